@@ -1,0 +1,29 @@
+// The avx512 path: the shared kernel sources, compiled for this instruction set.
+#define BD_ISA 2
+#define BD_NS path_avx512
+
+#include "kernels.h"
+#include "simd.h"
+
+#include "matmul.inl"
+#include "elementwise.inl"
+#include "attention.inl"
+#include "sample_scan.inl"
+
+namespace blockdraft {
+
+const Kernels kAvx512Kernels = {
+    "avx512",
+    BD_NS::prepare,
+    BD_NS::matmul,
+    BD_NS::heads,
+    BD_NS::store_kv,
+    BD_NS::attend_chunk,
+    BD_NS::merge,
+    BD_NS::finish,
+    BD_NS::norm_add,
+    BD_NS::scale_cap,
+    BD_NS::kScan,
+};
+
+}  // namespace blockdraft

@@ -1,0 +1,141 @@
+"""Types of the native core; what each does is said in csrc/."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Matrix:
+    """Packed weights: csrc/pack.h."""
+
+    def __init__(self, ggml_type: int, rows: int, cols: int) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def ggml_type(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def pack(self, row_start: int, data: NDArray[np.uint8]) -> None: ...
+    def dequantize(self, row_start: int, count: int) -> NDArray[np.float32]: ...
+
+class Pool:
+    """Threads of passes: csrc/pool.h."""
+
+    def __init__(self, num_threads: int) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+
+class Plan:
+    """A recorded pass: csrc/plan.h."""
+
+    def __init__(self, max_rows: int, isa: str | None) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    def buffer(self, cols: int) -> int: ...
+    def rope(
+        self, inverse_frequencies: Sequence[float], factor: float, interleaved: bool
+    ) -> int: ...
+    def embed(self, table: Matrix, out: int, scale: float) -> None: ...
+    def project(
+        self,
+        x: int,
+        weights: Sequence[Matrix],
+        outs: Sequence[int],
+        biases: Sequence[NDArray[np.float32] | None],
+        norm: NDArray[np.float32] | None,
+        eps: float,
+        up: int,
+        gate: str,
+        accumulate: bool,
+    ) -> None: ...
+    def attend(
+        self,
+        q: int,
+        k: int,
+        v: int,
+        out: int,
+        layer: int,
+        windowed_pages: bool,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float,
+        softcap: float,
+        rope: int,
+        window: int,
+        causal: bool,
+        q_norm: NDArray[np.float32] | None,
+        k_norm: NDArray[np.float32] | None,
+        norm_eps: float,
+    ) -> None: ...
+    def norm_add(self, y: int, weight: NDArray[np.float32], eps: float, h: int) -> None: ...
+    def copy(self, source: int, target: int, column: int) -> None: ...
+    def select(self, source: int, target: int) -> None: ...
+    def scale_cap(self, x: int, scale: float, softcap: float) -> None: ...
+    def run(
+        self,
+        pool: Pool,
+        token_ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        row_starts: NDArray[np.int32],
+        base_lengths: NDArray[np.int32],
+        full_pages: NDArray[np.uint64],
+        window_pages: NDArray[np.uint64],
+        logit_rows: NDArray[np.int32],
+    ) -> None: ...
+    def view(self, buffer: int) -> NDArray[np.float32]: ...
+
+class SamplerParams:
+    """Processors of one row: csrc/sample.h."""
+
+    def __init__(
+        self,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repeat_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        seed: int,
+    ) -> None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def repeat_penalty(self) -> float: ...
+    @property
+    def presence_penalty(self) -> float: ...
+    @property
+    def frequency_penalty(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+def sample(
+    logits: NDArray[np.float32],
+    params: Sequence[SamplerParams],
+    choices: Sequence[int],
+    positions: Sequence[int],
+    penalty_tokens: Sequence[NDArray[np.int32]],
+    biases: Sequence[tuple[NDArray[np.int32], NDArray[np.float32]] | None],
+    isa: str,
+    masks: Sequence[NDArray[np.uint32] | None] | None = None,
+) -> list[int]: ...
+def gumbel(seed: int, choice: int, position: int, token_id: int) -> float: ...
+def isa_names() -> list[str]: ...
+def move_rows(
+    pages: NDArray[np.uint64],
+    shape: tuple[int, int, int],
+    base: int,
+    rows: NDArray[np.int32],
+) -> None: ...
+def measure_read_bandwidth(threads: int, bytes: int) -> float: ...
+def measure_int8_peak(threads: int) -> float: ...

@@ -1,0 +1,1 @@
+"""Measurements of speed on this machine. Measures only: nothing is tuned or decided here."""

@@ -1,0 +1,163 @@
+"""Measure speed on this machine; the table goes to standard output, progress to standard error.
+
+kernels: what a pass over M rows costs; decode: plain tokens per second; peers: against llama.cpp.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from blockdraft.bench import decode, kernels, peers
+from blockdraft.bench.report import check_output, write_json
+from blockdraft.bench.subject import Subject
+from blockdraft.cli.options import add_model_option
+from blockdraft.cli.parser import Parser, at_least
+from blockdraft.cli.terminal import find_model
+from blockdraft.errors import ConfigError
+
+__all__ = ["add_arguments", "run"]
+
+_BELOW_FLOOR = 1
+
+
+class _Report(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+    def to_text(self) -> str: ...
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the sub-commands of ``blockdraft bench`` with their flags."""
+    commands = parser.add_subparsers(dest="what", metavar="kernels|decode|peers")
+    one = _add_command(commands, "kernels", kernels, _run_kernels)
+    one.add_argument(
+        "--rows", type=_integers(1), default=kernels.ROWS, metavar="M,...", help="sizes of pass"
+    )
+    one.add_argument(
+        "--contexts",
+        type=_integers(0),
+        default=kernels.CONTEXTS,
+        metavar="N,...",
+        help="tokens before the rows",
+    )
+    one.add_argument(
+        "--seconds", type=float, default=6.0, metavar="S", help="time per context (default: 6)"
+    )
+
+    one = _add_command(commands, "decode", decode, _run_decode)
+    one.add_argument(
+        "--sequences", type=at_least(1), default=1, metavar="N", help="also N sequences together"
+    )
+    one.add_argument(
+        "--busy-core", type=at_least(0), metavar="CORE", help="also with another process on CORE"
+    )
+    one.add_argument("--repeats", type=at_least(1), default=5, metavar="N", help="(default: 5)")
+
+    one = _add_command(commands, "peers", peers, _run_peers)
+    one.add_argument(
+        "--rows", type=_integers(1), default=peers.ROWS, metavar="M,...", help="sizes of pass"
+    )
+    one.add_argument(
+        "--context",
+        type=at_least(0),
+        default=peers.CONTEXT,
+        metavar="N",
+        help="tokens before the rows (default: %(default)s)",
+    )
+    one.add_argument("--repeats", type=at_least(1), default=7, metavar="N", help="(default: 7)")
+    one.add_argument("--check", action="store_true", help="exit with 1 when a floor is missed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table and write the JSON file; 1 when ``--check`` finds a missed floor.
+
+    Raises:
+        BlockdraftError: Flags or model cannot be honoured.
+    """
+    if args.what is None:
+        raise ConfigError("bench needs to know what: kernels, decode or peers")
+    if args.json is not None:
+        check_output(args.json)
+    path = find_model(args.model)
+    if args.threads is None:
+        args.threads = len(os.sched_getaffinity(0))
+    subject = Subject(path, args.model, args.threads, args.isa)
+    report: _Report = args.measure(subject, args)
+    _notify("")
+    print(report.to_text())
+    if args.json is not None:
+        command = ["blockdraft", *sys.argv[1:]]
+        write_json(args.json, report.to_json() | {"command": command})
+    if isinstance(report, peers.PeerReport) and args.check and not report.is_met:
+        return _BELOW_FLOOR
+    return 0
+
+
+def _add_command(
+    commands: Any, name: str, module: Any, measure: Callable[..., _Report]
+) -> argparse.ArgumentParser:
+    summary = module.__doc__.partition("\n")[0]
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=module.__doc__
+    )
+    parser.set_defaults(measure=measure)
+    add_model_option(parser)
+    parser.add_argument(
+        "-t", "--threads", type=at_least(1), metavar="N", help="threads (default: one per core)"
+    )
+    parser.add_argument("--isa", metavar="NAME", help="instruction set (default: the best here)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the report to OUT")
+    return parser
+
+
+def _run_kernels(subject: Subject, args: argparse.Namespace) -> _Report:
+    return kernels.bench_kernels(
+        subject,
+        rows=args.rows,
+        contexts=args.contexts,
+        seconds=args.seconds,
+        notify=_notify,
+    )
+
+
+def _run_decode(subject: Subject, args: argparse.Namespace) -> _Report:
+    core = args.busy_core
+    cores = sorted(os.sched_getaffinity(0))
+    if core is not None and core not in cores:
+        raise ConfigError(f"--busy-core is {core}; this process may use the cores {cores}")
+    return decode.bench_decode(
+        subject,
+        num_sequences=args.sequences,
+        busy_core=core,
+        repeats=args.repeats,
+        notify=_notify,
+    )
+
+
+def _run_peers(subject: Subject, args: argparse.Namespace) -> _Report:
+    return peers.bench_peers(
+        subject,
+        context=args.context,
+        rows=args.rows,
+        repeats=args.repeats,
+        notify=_notify,
+    )
+
+
+def _integers(minimum: int) -> Callable[[str], tuple[int, ...]]:
+    """A type of argument: whole numbers separated by commas."""
+    integer = at_least(minimum)
+
+    def integers(text: str) -> tuple[int, ...]:
+        return tuple(integer(part) for part in text.split(","))
+
+    return integers
+
+
+def _notify(text: str) -> None:
+    """Show what is being measured on one redrawn line of a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,185 @@
+"""Show what is in a model file and the memory it needs; no weight is loaded."""
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from blockdraft import _native
+from blockdraft.cli.parser import Parser, at_least
+from blockdraft.cli.terminal import find_model
+from blockdraft.config import ModelConfig
+from blockdraft.errors import ConfigError
+from blockdraft.kv_cache import KVLayout
+from blockdraft.models.target import MAX_ROWS
+from blockdraft.weights.gguf import GGUFFile, StringArray, ggml_type_name
+from blockdraft.weights.names import read_model_config
+
+__all__ = ["add_arguments", "describe", "run"]
+
+_SPECIAL_IDS = ("bos", "eos", "eot", "unknown", "padding")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the flags of ``blockdraft inspect``."""
+    parser.add_argument(
+        "model", metavar="FILE", help="a GGUF file, a name from 'blockdraft models', or hf:..."
+    )
+    parser.add_argument(
+        "-c",
+        "--ctx-size",
+        type=at_least(1),
+        metavar="N",
+        help="tokens to give the memory for (default: what the model was trained for)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description.
+
+    Raises:
+        BlockdraftError: The file cannot be found or read, or is not of a supported kind.
+    """
+    info = describe(find_model(args.model), args.ctx_size)
+    if args.json:
+        print(json.dumps(info))
+    else:
+        print("\n".join(_lines(info)))
+    return 0
+
+
+def describe(path: Path, ctx_size: int | None) -> dict[str, Any]:
+    """What is in a model file, as JSON-ready objects.
+
+    Raises:
+        ConfigError: ``ctx_size`` is more than the model was trained for.
+        FileFormatError: The file is damaged.
+        UnsupportedError: The file asks for what we do not have.
+    """
+    with GGUFFile.open(path) as file:
+        config = read_model_config(file)
+        context = config.context_length if ctx_size is None else ctx_size
+        if context > config.context_length:
+            raise ConfigError(
+                f"--ctx-size is {context}; {path} was trained for {config.context_length} tokens"
+            )
+        return {
+            "file": str(path),
+            "file_bytes": path.stat().st_size,
+            "architecture": config.architecture,
+            "name": config.name,
+            "parameters": sum(info.rows * info.cols for info in file.tensors.values()),
+            "layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "ffn_size": config.ffn_size,
+            "heads": config.num_heads,
+            "kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "context_length": config.context_length,
+            "window": config.window,
+            "windowed_layers": sum(config.windowed_layers),
+            "tied_head": config.tied_head,
+            "tensors": _tensor_mix(file),
+            "memory": _memory(file, config, context),
+            "tokenizer": _tokenizer(file),
+        }
+
+
+def _tensor_mix(file: GGUFFile) -> list[dict[str, Any]]:
+    """Count, bytes and share of bytes of every tensor type, the largest first."""
+    counts: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    for info in file.tensors.values():
+        counts[info.ggml_type] += 1
+        sizes[info.ggml_type] += info.nbytes
+    total = max(sum(sizes.values()), 1)
+    return [
+        {
+            "type": ggml_type_name(number),
+            "tensors": counts[number],
+            "bytes": size,
+            "share": size / total,
+        }
+        for number, size in sizes.most_common()
+    ]
+
+
+def _memory(file: GGUFFile, config: ModelConfig, context: int) -> dict[str, int]:
+    layout = KVLayout.from_config(config)
+    # A new matrix is memory that was never touched: asking for its size costs nothing.
+    packed = sum(
+        _native.Matrix(info.ggml_type, info.rows, info.cols).nbytes
+        for info in file.tensors.values()
+        if len(info.shape) == 2
+    )
+    heads = config.num_heads + config.num_kv_heads
+    columns = 2 * (config.hidden_size + heads * config.head_dim + config.ffn_size)
+    return {
+        "weight_bytes": packed,
+        "kv_bytes_per_token": layout.bytes_per_token,
+        "context": context,
+        "kv_bytes": layout.max_bytes(context, rows_per_pass=MAX_ROWS),
+        "workspace_bytes": 4 * (MAX_ROWS * columns + config.vocab_size),
+    }
+
+
+def _tokenizer(file: GGUFFile) -> dict[str, Any]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    special = {}
+    for name in _SPECIAL_IDS:
+        token_id = file.get_int(f"tokenizer.ggml.{name}_token_id", None)
+        if token_id is not None:
+            special[name] = token_id
+    return {
+        "kind": file.get_str("tokenizer.ggml.model", ""),
+        "pre": file.get_str("tokenizer.ggml.pre", ""),
+        "vocab_size": len(tokens) if isinstance(tokens, StringArray) else 0,
+        "special_ids": special,
+        "chat_template": "tokenizer.chat_template" in file.metadata,
+    }
+
+
+def _lines(info: dict[str, Any]) -> list[str]:
+    memory, tokenizer = info["memory"], info["tokenizer"]
+    rows = [
+        ("file", f"{info['file']} ({_size(info['file_bytes'])})"),
+        ("architecture", info["architecture"] + (f" ({info['name']})" if info["name"] else "")),
+        ("parameters", f"{info['parameters'] / 1e6:.1f} million"),
+        (
+            "layers",
+            f"{info['layers']}, hidden size {info['hidden_size']}, feed-forward {info['ffn_size']}",
+        ),
+        ("heads", f"{info['heads']} query, {info['kv_heads']} K/V, {info['head_dim']} wide"),
+        ("head", "the embedding table" if info["tied_head"] else "its own matrix"),
+        ("context", f"{info['context_length']} tokens"),
+    ]
+    if info["window"] is not None:
+        rows.append(("window", f"{info['window']} tokens in {info['windowed_layers']} layers"))
+    for kind in info["tensors"]:
+        amount = f"{kind['tensors']} tensors, {_size(kind['bytes'])}, {100 * kind['share']:.1f} %"
+        rows.append((f"  {kind['type']}", amount))
+    total = memory["weight_bytes"] + memory["kv_bytes"] + memory["workspace_bytes"]
+    rows += [
+        ("weights", f"{_size(memory['weight_bytes'])} packed"),
+        (
+            "K/V",
+            f"{memory['kv_bytes_per_token'] / 1024:.1f} KiB per token,"
+            f" {_size(memory['kv_bytes'])} at {memory['context']} tokens",
+        ),
+        ("workspace", f"about {_size(memory['workspace_bytes'])}"),
+        ("memory", f"about {_size(total)} in all"),
+        (
+            "tokenizer",
+            f"{tokenizer['kind'] or 'none'}, pre-tokenizer {tokenizer['pre'] or 'unnamed'},"
+            f" {tokenizer['vocab_size']} tokens",
+        ),
+        ("special ids", ", ".join(f"{k} {v}" for k, v in tokenizer["special_ids"].items())),
+        ("chat template", "yes" if tokenizer["chat_template"] else "no"),
+    ]
+    return [f"{label:<15}{text}" for label, text in rows]
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB"

@@ -1,0 +1,183 @@
+"""Flags that several sub-commands share, named as the users of llama.cpp know them."""
+
+import argparse
+import os
+from pathlib import Path
+
+from blockdraft.cli.parser import Parser, at_least
+from blockdraft.config import SamplingParams
+from blockdraft.errors import ConfigError
+from blockdraft.hub import DEFAULT_MODEL
+
+__all__ = [
+    "add_engine_options",
+    "add_model_option",
+    "add_sampling_options",
+    "cache_dir",
+    "decode_text",
+    "max_tokens",
+    "sampling_params",
+]
+
+_ISAS = ("scalar", "avx2", "avx512")
+
+_LLAMA_CPP_HINTS = {
+    "-p": "the prompt is an argument of its own: blockdraft run 'PROMPT'",
+    "--prompt": "the prompt is an argument of its own: blockdraft run 'PROMPT'",
+    "-cnv": "use blockdraft chat",
+    "--conversation": "use blockdraft chat",
+    "-i": "use blockdraft chat",
+    "--interactive": "use blockdraft chat",
+    "-no-cnv": "use --raw",
+    "-hf": "use -m hf:ORG/REPO",
+    "-hfr": "use -m hf:ORG/REPO",
+    "--hf-repo": "use -m hf:ORG/REPO",
+    "-ngl": "the model runs on the CPU",
+    "--gpu-layers": "the model runs on the CPU",
+    "--n-gpu-layers": "the model runs on the CPU",
+    "-fa": "attention has one form",
+    "--flash-attn": "attention has one form",
+    "-tb": "use -t",
+    "--threads-batch": "use -t",
+    "-md": "no drafter is supported yet",
+    "--model-draft": "no drafter is supported yet",
+    "-r": "use --stop",
+    "--reverse-prompt": "use --stop",
+    "--samplers": "the order is penalties, top-k, top-p, min-p, temperature",
+}
+
+
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``-m``."""
+    parser.add_argument(
+        "-m",
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="a name from 'blockdraft models', a GGUF file, or hf:ORG/REPO[:FILE]"
+        " (default: %(default)s)",
+    )
+
+
+def add_engine_options(parser: argparse.ArgumentParser, *, default_ctx_size: int = 0) -> None:
+    """Add what decides how a model is held and run: context, threads, instruction set."""
+    parser.add_argument(
+        "-c",
+        "--ctx-size",
+        type=at_least(0),
+        default=default_ctx_size,
+        metavar="N",
+        help="tokens of the context; 0 is what the model was trained for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-t",
+        "--threads",
+        type=at_least(1),
+        metavar="N",
+        help="threads (default: one per core)",
+    )
+    parser.add_argument(
+        "--isa",
+        choices=_ISAS,
+        help="instruction set (default: the best this machine has); all give the same bits",
+    )
+
+
+def add_sampling_options(parser: Parser) -> None:
+    """Add what decides how tokens are picked and when the answer ends."""
+    parser.hints = _LLAMA_CPP_HINTS
+    defaults = SamplingParams()
+    group = parser.add_argument_group(
+        "sampling", "applied in the order penalties, top-k, top-p, min-p, temperature"
+    )
+    number = {"type": float, "metavar": "X"}
+    integer = {"type": int, "metavar": "N"}
+    for flags, options, default, text in (
+        (["--temp"], number, defaults.temperature, "temperature; 0 takes the most probable"),
+        (["--top-k"], integer, defaults.top_k, "keep the N most probable; 0 keeps all"),
+        (["--top-p"], number, defaults.top_p, "keep the smallest set of this mass; 1 keeps all"),
+        (["--min-p"], number, defaults.min_p, "drop below this share of the best; 0 keeps all"),
+        (["--repeat-penalty"], number, defaults.repeat_penalty, "divide recent tokens; 1 is off"),
+        (["--repeat-last-n"], integer, defaults.repeat_last_n, "recent tokens; -1 is all"),
+        (["--presence-penalty"], number, defaults.presence_penalty, "subtract once; 0 is off"),
+        (["--frequency-penalty"], number, defaults.frequency_penalty, "subtract per use; 0 is off"),
+    ):
+        group.add_argument(*flags, **options, default=default, help=f"{text} (default: {default})")  # type: ignore[arg-type]
+    group.add_argument(
+        "-s", "--seed", type=int, metavar="N", help="seed of the noise (default: drawn and shown)"
+    )
+    group.add_argument(
+        "-n",
+        "--predict",
+        "--n-predict",
+        type=at_least(-1),
+        default=-1,
+        metavar="N",
+        help="most tokens to write (default: -1, until a stop or the end of the context)",
+    )
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; may be given several times",
+    )
+
+
+def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters of a command line; without a seed the session draws one.
+
+    Raises:
+        ConfigError: A value is out of range or a stop text is empty.
+    """
+    if "" in args.stop:
+        raise ConfigError("--stop has an empty text; it must have at least one character")
+    return SamplingParams(
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repeat_penalty=args.repeat_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        repeat_last_n=args.repeat_last_n,
+        seed=None if args.seed == -1 else args.seed,
+    )
+
+
+def max_tokens(args: argparse.Namespace) -> int | None:
+    """The limit of ``-n``; None for its -1, until a stop or the end of the context.
+
+    Raises:
+        ConfigError: It is 0.
+    """
+    if args.predict == 0:
+        raise ConfigError("-n is 0; it must be -1 (no limit) or at least 1")
+    return None if args.predict == -1 else int(args.predict)
+
+
+def cache_dir() -> Path | None:
+    """The model cache that the environment asks for, or None for the usual place.
+
+    Raises:
+        ConfigError: ``BLOCKDRAFT_CACHE`` names something that is not a directory.
+    """
+    value = os.environ.get("BLOCKDRAFT_CACHE", "")
+    if not value:
+        return None
+    path = Path(value).expanduser()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"BLOCKDRAFT_CACHE is {value}, which is not a directory")
+    return path.absolute()
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """``data`` as text.
+
+    Raises:
+        ConfigError: It is not UTF-8; the message says where.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not UTF-8 text: byte {error.start} is wrong") from error

@@ -1,0 +1,38 @@
+"""From the flags of a command line to a loaded session, and what is shown after an answer."""
+
+import argparse
+import sys
+
+from blockdraft.cli.terminal import find_model
+from blockdraft.session import Result, Session
+
+__all__ = ["load_session", "show_stats"]
+
+
+def load_session(args: argparse.Namespace) -> Session:
+    """The session that ``-m``, ``-c``, ``-t`` and ``--isa`` ask for.
+
+    Raises:
+        BlockdraftError: The model cannot be found, read or run with these settings.
+    """
+    path = find_model(args.model)
+    return Session.load(
+        path, num_threads=args.threads, ctx_size=args.ctx_size or None, isa=args.isa
+    )
+
+
+def show_stats(result: Result) -> None:
+    """Print the seed, counts and times of an answer on standard error, in one line."""
+    timings = result.timings
+    parts = [
+        f"seed {result.seed}",
+        f"prompt {timings.prompt_tokens} tokens in {timings.prompt_s:.2f} s",
+        f"answer {timings.predicted_tokens} tokens",
+    ]
+    if timings.tokens_per_s:
+        parts.append(f"{timings.tokens_per_s:.1f} tokens/s")
+    if timings.ttft_s:
+        parts.append(f"first token after {timings.ttft_s:.2f} s")
+    if result.finish_reason != "stop":
+        parts.append({"length": "cut at the limit", "cancelled": "stopped"}[result.finish_reason])
+    print(", ".join(parts), file=sys.stderr, flush=True)

@@ -1,0 +1,130 @@
+"""Who runs next: admission by K/V memory, and the rows of each pass.
+
+Knows counts and bytes; token values, logits and time are nothing to it.
+
+Every admitted sequence is promised the memory of its longest possible output, so that a running
+sequence never meets a full pool. Waiting sequences are admitted strictly in order of arrival.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from blockdraft.engine.sequence import SequenceState
+from blockdraft.errors import CapacityError
+from blockdraft.kv_cache import KVPool
+
+__all__ = ["Advance", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A sequence and how many of its pending tokens the next pass takes."""
+
+    sequence: SequenceState
+    num_rows: int
+
+
+class Scheduler:
+    """Waiting and running sequences of one engine.
+
+    Args:
+        pool: K/V memory that the sequences share.
+        max_rows: The most rows of a pass.
+        max_running: The most sequences at once, at most ``max_rows``.
+    """
+
+    def __init__(self, pool: KVPool, *, max_rows: int, max_running: int) -> None:
+        self._pool = pool
+        self._max_rows = max_rows
+        self._max_running = min(max_running, max_rows)
+        self._waiting: deque[SequenceState] = deque()
+        self._running: list[SequenceState] = []
+        self._promised: dict[int, int] = {}
+        self._promised_bytes = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences not admitted yet."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences admitted and not removed."""
+        return len(self._running)
+
+    @property
+    def unpromised_bytes(self) -> int:
+        """K/V memory that no running sequence was promised."""
+        return self._pool.max_bytes - self._promised_bytes
+
+    def bytes_needed(self, max_positions: int) -> int:
+        """K/V memory that a sequence of ``max_positions`` tokens is promised."""
+        return self._pool.layout.max_bytes(max_positions, rows_per_pass=self._max_rows)
+
+    def check_fits(self, max_positions: int) -> None:
+        """Refuse what could never be admitted.
+
+        Raises:
+            CapacityError: The whole budget is less than what it needs.
+        """
+        needed = self.bytes_needed(max_positions)
+        if needed > self._pool.max_bytes:
+            raise CapacityError(
+                f"{max_positions} tokens need {needed} bytes of K/V memory; "
+                f"the budget is {self._pool.max_bytes}"
+            )
+
+    def add(self, sequence: SequenceState) -> None:
+        """Queue a sequence that `check_fits`."""
+        self._waiting.append(sequence)
+
+    def admit(self) -> list[SequenceState]:
+        """Move waiting sequences to the running ones while they fit; returns those moved."""
+        admitted: list[SequenceState] = []
+        while self._waiting and len(self._running) < self._max_running:
+            sequence = self._waiting[0]
+            needed = self.bytes_needed(sequence.max_positions)
+            if needed > self.unpromised_bytes:
+                break
+            self._waiting.popleft()
+            self._running.append(sequence)
+            self._promised[sequence.request_id] = needed
+            self._promised_bytes += needed
+            admitted.append(sequence)
+        return admitted
+
+    def next_pass(self) -> list[Advance]:
+        """Rows of the next pass: one per decoding sequence, then prompts, first come first served.
+
+        A prompt is cut wherever the pass is full.
+        """
+        running = self._running
+        advances = [Advance(sequence, 1) for sequence in running if sequence.num_output]
+        if len(advances) == len(running):
+            return advances
+        rows_left = self._max_rows - len(advances)
+        for sequence in running:
+            if not rows_left:
+                break
+            if not sequence.num_output:
+                num_rows = min(sequence.num_pending, rows_left)
+                rows_left -= num_rows
+                advances.append(Advance(sequence, num_rows))
+        return advances
+
+    def find(self, request_id: int) -> SequenceState | None:
+        """The waiting or running sequence of that number."""
+        for sequence in (*self._running, *self._waiting):
+            if sequence.request_id == request_id:
+                return sequence
+        return None
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Drop a sequence and free its memory at once."""
+        promised = self._promised.pop(sequence.request_id, None)
+        if promised is None:
+            self._waiting.remove(sequence)
+        else:
+            self._promised_bytes -= promised
+            self._running.remove(sequence)
+        sequence.cache.release()

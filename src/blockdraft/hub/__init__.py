@@ -1,0 +1,17 @@
+"""Model names, paths and Hugging Face specs to verified local files."""
+
+from blockdraft.hub.fetch import Progress
+from blockdraft.hub.resolve import default_cache_dir, downloaded_path, resolve
+from blockdraft.hub.table import DEFAULT_MODEL, NAMED_MODELS, HubSource, NamedModel, WheelSource
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "NAMED_MODELS",
+    "HubSource",
+    "NamedModel",
+    "Progress",
+    "WheelSource",
+    "default_cache_dir",
+    "downloaded_path",
+    "resolve",
+]

@@ -1,0 +1,1 @@
+"""Networks, each written once against `blockdraft.ops.protocol.Ops`."""

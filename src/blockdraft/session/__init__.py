@@ -1,0 +1,8 @@
+"""Text on top of the engine: sessions, streams and results."""
+
+from blockdraft.session.prompt import Message, Prompt
+from blockdraft.session.result import Result, TextChunk, Timings
+from blockdraft.session.session import Session
+from blockdraft.session.stream import Stream
+
+__all__ = ["Message", "Prompt", "Result", "Session", "Stream", "TextChunk", "Timings"]

@@ -1,0 +1,233 @@
+"""Text on top of the engine: prompts and conversations in, answers out.
+
+Knows no network and no K/V; those are the engine's. Nothing here draws randomness but the seed
+of a request that came without one.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from blockdraft import hub
+from blockdraft.config import SamplingParams
+from blockdraft.engine.engine import Engine
+from blockdraft.engine.request import Request
+from blockdraft.engine.sampling import NativeSampler
+from blockdraft.errors import CapacityError, ConfigError
+from blockdraft.models.target import load_target
+from blockdraft.session.generation import Generation
+from blockdraft.session.prompt import Prompt, TextCodec, encode_prompt
+from blockdraft.session.result import Result
+from blockdraft.session.stream import Stream
+from blockdraft.tokenizer import Tokenizer
+from blockdraft.weights.gguf import GGUFFile
+
+__all__ = ["Session"]
+
+_MIN_CACHE_BYTES = 2 << 30
+_DEFAULT_PARAMS = SamplingParams()
+
+
+class Session:
+    """A loaded model that answers.
+
+    Use ``Session.load``; the constructor takes parts that are ready. One thread at a time.
+
+    Attributes:
+        engine: Runs the requests.
+        tokenizer: Text to ids and back.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: TextCodec) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self._generations: dict[int, Generation] = {}
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path = hub.DEFAULT_MODEL,
+        *,
+        num_threads: int | None = None,
+        ctx_size: int | None = None,
+        max_cache_bytes: int | None = None,
+        isa: str | None = None,
+        progress: hub.Progress | None = None,
+    ) -> "Session":
+        """A session on a model.
+
+        Args:
+            model: A known name, a path, or ``hf:ORG/REPO[:FILE]``.
+            num_threads: Threads of the native core; None is one per core.
+            ctx_size: The most tokens of prompt and answer; None is what the model was trained for.
+            max_cache_bytes: Budget of K/V memory over all requests, touched as it is used; None is
+                2 GiB, or one full context where that is more.
+            isa: Instruction set to force; None takes the best of this machine.
+            progress: Told about downloads.
+
+        Raises:
+            BlockdraftError: The model cannot be found, read or run, or a setting is out of range.
+        """
+        path = hub.resolve(str(model), progress=progress)
+        with GGUFFile.open(path) as file:
+            tokenizer = Tokenizer.from_gguf(file)
+        target = load_target(path, num_threads=num_threads, isa=isa)
+        if max_cache_bytes is None:
+            layout = target.new_cache_pool(0).layout
+            context = min(ctx_size or target.config.context_length, target.config.context_length)
+            full_context = layout.max_bytes(context, rows_per_pass=target.max_rows)
+            max_cache_bytes = max(_MIN_CACHE_BYTES, full_context)
+        engine = Engine(
+            target,
+            max_cache_bytes=max_cache_bytes,
+            context_length=ctx_size,
+            sampler=NativeSampler(isa),
+        )
+        return cls(engine, tokenizer)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        params: SamplingParams = _DEFAULT_PARAMS,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        raw: bool | None = None,
+    ) -> Result:
+        """The whole answer to one prompt; arguments and errors as in `stream`."""
+        with self.stream(
+            prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw
+        ) as stream:
+            for _ in stream:
+                pass
+            return stream.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        params: SamplingParams = _DEFAULT_PARAMS,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        raw: bool | None = None,
+    ) -> Stream:
+        """The answer to one prompt, piece by piece; several streams may be read in turn.
+
+        Args:
+            prompt: A text, or a conversation as a list of ``{"role": ..., "content": ...}``.
+            params: How tokens are picked; without a seed one is drawn, see ``Result.seed``.
+            max_tokens: The most tokens to write; None is what the context has room for.
+            stop: Strings that end the answer; they are not part of its text.
+            raw: True uses no chat template; None uses one where the model has it.
+
+        Raises:
+            BlockdraftError: The prompt, a parameter or a stop string cannot be honoured, or the
+                request does not fit context or memory.
+        """
+        request_id, generation = self._add(
+            prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw
+        )
+        return Stream(
+            generation,
+            advance=self._advance,
+            cancel=partial(self._cancel, request_id),
+        )
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        params: SamplingParams = _DEFAULT_PARAMS,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        raw: bool | None = None,
+    ) -> list[Result]:
+        """The answers to many prompts, run together; each is what `generate` gives alone.
+
+        Arguments and errors are those of `stream`. A seed given in ``params`` is every prompt's;
+        without one each prompt draws its own.
+        """
+        streams: list[Stream] = []
+        try:
+            for prompt in prompts:
+                streams.append(
+                    self.stream(prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw)
+                )
+            for stream in streams:
+                for _ in stream:
+                    pass
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        return [stream.result for stream in streams]
+
+    def encode(self, prompt: Prompt, *, raw: bool | None = None) -> list[int]:
+        """The ids that the model would read for ``prompt``.
+
+        Raises:
+            BlockdraftError: As in `stream`.
+        """
+        return encode_prompt(self.tokenizer, prompt, raw=raw)
+
+    def _add(
+        self,
+        prompt: Prompt,
+        *,
+        params: SamplingParams,
+        max_tokens: int | None,
+        stop: Sequence[str],
+        raw: bool | None,
+    ) -> tuple[int, Generation]:
+        called_s = time.perf_counter()
+        if params.seed is None:
+            params = replace(params, seed=int.from_bytes(os.urandom(8), "little"))
+        assert params.seed is not None
+        token_ids = self.encode(prompt, raw=raw)
+        if max_tokens is None:
+            max_tokens = self._room(len(token_ids))
+        generation = Generation(
+            self.tokenizer.stream_decoder(),
+            stop=(stop,) if isinstance(stop, str) else stop,
+            seed=params.seed,
+            before_s=time.perf_counter() - called_s,
+        )
+        request = Request(tuple(token_ids), params, max_tokens, self.tokenizer.eos_ids)
+        request_id = self.engine.add(request)
+        self._generations[request_id] = generation
+        return request_id, generation
+
+    def _room(self, num_prompt: int) -> int:
+        room = self.engine.context_length - num_prompt
+        if room < 1:
+            raise CapacityError(
+                f"{num_prompt} prompt tokens leave no room in the context of "
+                f"{self.engine.context_length}"
+            )
+        return room
+
+    def _advance(self) -> None:
+        try:
+            events = self.engine.step()
+        except BaseException:
+            # A step that was cut short may have lost tokens of any request.
+            for request_id in list(self._generations):
+                self._cancel(request_id)
+            raise
+        for event in events:
+            generation = self._generations.get(event.request_id)
+            if generation is None:
+                raise ConfigError(f"request {event.request_id} was not made by this session")
+            if generation.feed(event):
+                stats = self.engine.cancel(event.request_id)
+                generation.finish("stop", stats, flush=False)
+            if generation.result is not None:
+                del self._generations[event.request_id]
+
+    def _cancel(self, request_id: int) -> None:
+        generation = self._generations.pop(request_id, None)
+        if generation is not None:
+            generation.finish("cancelled", self.engine.cancel(request_id), flush=True)

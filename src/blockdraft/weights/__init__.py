@@ -1,0 +1,1 @@
+"""Model files: the GGUF reader, tensor names of each architecture, packed weights."""

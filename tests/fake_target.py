@@ -1,0 +1,169 @@
+"""A target without a network: its logits are a hash of what it reads through the K/V pages.
+
+A wrong page, slot, position or parent changes the hash and so the tokens.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft.config import Activation, ModelConfig, RopeConfig
+from blockdraft.engine.sampling import SampleRow
+from blockdraft.kv_cache import PAGE_POSITIONS, KVLayout, KVPool, SequenceCache, page_view
+from blockdraft.ops.batch import Batch, PassResult
+
+VOCAB_SIZE = 48
+HEAD_DIM = 16
+
+
+def fake_config(
+    *, windowed_layers: Sequence[bool] = (False, True), window: int = 40, context_length: int = 512
+) -> ModelConfig:
+    """Two layers, one of them windowed, unless said otherwise."""
+    rope = RopeConfig(theta=10000.0, dims=HEAD_DIM)
+    any_window = any(windowed_layers)
+    return ModelConfig(
+        architecture="llama",
+        name="fake",
+        num_layers=len(windowed_layers),
+        hidden_size=32,
+        ffn_size=64,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=HEAD_DIM,
+        vocab_size=VOCAB_SIZE,
+        context_length=context_length,
+        norm_eps=1e-5,
+        rope=rope,
+        local_rope=rope if any_window else None,
+        window=window if any_window else None,
+        windowed_layers=tuple(windowed_layers),
+        activation=Activation.SILU,
+        embedding_scale=1.0,
+        attention_scale=0.25,
+        attention_softcap=None,
+        logit_softcap=None,
+        logit_scale=1.0,
+        qk_norm=False,
+        attention_bias=False,
+        post_norms=False,
+        tied_head=True,
+    )
+
+
+def class_view(layout: KVLayout, address: int, *, windowed: bool) -> NDArray[np.float16]:
+    """A page as float16 [layers, heads, 2, 64 * head_dim]."""
+    layers = layout.windowed_layers if windowed else layout.full_layers
+    nbytes = layout.window_page_bytes if windowed else layout.full_page_bytes
+    shape = (len(layers), layout.num_kv_heads, 2, PAGE_POSITIONS * layout.head_dim)
+    return page_view(address, nbytes).view(np.float16).reshape(shape)
+
+
+def write_slot(
+    layout: KVLayout,
+    addresses: NDArray[np.uint64],
+    slot: int,
+    values: tuple[int, int],
+    *,
+    windowed: bool,
+) -> None:
+    """Store a token and its position in every layer, head and part of one slot."""
+    page = class_view(layout, int(addresses[slot // PAGE_POSITIONS]), windowed=windowed)
+    column = slot % PAGE_POSITIONS
+    token_id, position = values
+    for layer in range(page.shape[0]):
+        for head in range(layout.num_kv_heads):
+            keys = page[layer, head, 0].reshape(layout.head_dim, PAGE_POSITIONS)
+            rows = page[layer, head, 1].reshape(PAGE_POSITIONS, layout.head_dim)
+            keys[:, column] = token_id + layer + np.arange(layout.head_dim)
+            rows[column] = position + head
+
+
+def read_slot(
+    layout: KVLayout, addresses: NDArray[np.uint64], slot: int, *, windowed: bool
+) -> tuple[int, int]:
+    """What `write_slot` stored, read from the last layer and head."""
+    page = class_view(layout, int(addresses[slot // PAGE_POSITIONS]), windowed=windowed)
+    column = slot % PAGE_POSITIONS
+    layer, head = page.shape[0] - 1, layout.num_kv_heads - 1
+    keys = page[layer, head, 0].reshape(layout.head_dim, PAGE_POSITIONS)
+    rows = page[layer, head, 1].reshape(PAGE_POSITIONS, layout.head_dim)
+    return int(keys[0, column]) - layer, int(rows[column, 0]) - head
+
+
+def write_cache_slot(cache: SequenceCache, layout: KVLayout, slot: int, token_id: int) -> None:
+    """Store a token at position ``slot`` of a cache, in both classes of layers."""
+    for windowed, addresses in ((False, cache.full_pages()), (True, cache.window_pages())):
+        if layout.windowed_layers if windowed else layout.full_layers:
+            write_slot(layout, addresses, slot, (token_id, slot), windowed=windowed)
+
+
+class FakeTarget:
+    """Satisfies the engine's `Target`; counts passes and keeps the row count of each."""
+
+    def __init__(self, config: ModelConfig | None = None, *, max_rows: int = 16) -> None:
+        self.config = config or fake_config()
+        self.max_rows = max_rows
+        self.layout = KVLayout.from_config(self.config, largest_block=8)
+        self.pass_rows: list[int] = []
+
+    def new_cache_pool(self, max_bytes: int) -> KVPool:
+        """K/V memory of this layout."""
+        return KVPool(self.layout, max_bytes)
+
+    def forward(self, batch: Batch) -> PassResult:
+        """Write every row, then hash what each wanted row sees."""
+        assert batch.num_rows <= self.max_rows
+        self.pass_rows.append(batch.num_rows)
+        owners = np.repeat(np.arange(batch.num_sequences), np.diff(batch.row_starts))
+        for row, sequence in enumerate(owners):
+            self._write(batch, row, int(sequence))
+        logits = [self._logits(batch, int(row), int(owners[row])) for row in batch.logit_rows]
+        return PassResult(np.array(logits, np.float32).reshape(len(logits), VOCAB_SIZE))
+
+    def _write(self, batch: Batch, row: int, sequence: int) -> None:
+        slot = int(batch.base_lengths[sequence]) + row - int(batch.row_starts[sequence])
+        values = (int(batch.token_ids[row]), int(batch.positions[row]))
+        if self.layout.full_layers:
+            write_slot(self.layout, batch.full_pages[sequence], slot, values, windowed=False)
+        if self.layout.windowed_layers:
+            write_slot(self.layout, batch.window_pages[sequence], slot, values, windowed=True)
+
+    def _logits(self, batch: Batch, row: int, sequence: int) -> NDArray[np.float64]:
+        base = int(batch.base_lengths[sequence])
+        start = int(batch.row_starts[sequence])
+        slots: list[int] = []
+        while row >= 0:
+            slots.insert(0, base + row - start)
+            row = int(batch.parents[row])
+        slots = [*range(base), *slots]
+        seen: list[object] = []
+        if self.layout.full_layers:
+            pages = batch.full_pages[sequence]
+            seen += [read_slot(self.layout, pages, slot, windowed=False) for slot in slots]
+        if self.layout.window is not None:
+            pages = batch.window_pages[sequence]
+            visible = slots[-self.layout.window :]
+            seen += [read_slot(self.layout, pages, slot, windowed=True) for slot in visible]
+        digest = hashlib.sha256(repr(seen).encode()).digest()
+        return np.random.default_rng(list(digest[:8])).standard_normal(VOCAB_SIZE)
+
+
+class FakeSampler:
+    """Adds noise keyed by everything a sampler may depend on, and takes the largest."""
+
+    def pick(self, logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[int]:
+        """One id per row."""
+        assert logits.shape == (len(rows), VOCAB_SIZE)
+        return [self._pick(values, row) for values, row in zip(logits, rows, strict=True)]
+
+    def _pick(self, values: NDArray[np.float32], row: SampleRow) -> int:
+        params = row.sampling.params
+        if params.temperature == 0:
+            return int(values.argmax())
+        key = (params.seed, row.sampling.choice, row.position, row.recent.tolist())
+        digest = hashlib.sha256(repr(key).encode()).digest()
+        noise = np.random.default_rng(list(digest[:8])).standard_normal(VOCAB_SIZE)
+        return int((values + noise).argmax())

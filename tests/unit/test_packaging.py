@@ -1,0 +1,89 @@
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import metadata, requires, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def project() -> dict[str, object]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        table: dict[str, object] = tomllib.load(file)["project"]
+    return table
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\s;<>=!~\[]", line)[0].replace("_", "-") for line in requirements}
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if "==" in line)
+    return dict(pairs)
+
+
+def test_plain_install_needs_no_torch() -> None:
+    plain = [line for line in requires("blockdraft") or [] if "extra ==" not in line]
+    assert names(plain) == {"huggingface-hub", "jinja2", "numpy", "tokenizers"}
+
+
+def test_licence_is_in_the_metadata() -> None:
+    assert metadata("blockdraft")["License-Expression"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_installed_version_is_the_projects() -> None:
+    assert version("blockdraft") == project()["version"]
+
+
+def test_changelog_begins_with_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    match = re.search(r"^## \[(\d[^\]]*)\]", text, re.MULTILINE)
+    assert match is not None
+    assert match[1] == project()["version"]
+
+
+def test_developer_tools_are_pinned_as_in_the_constraints() -> None:
+    extras = project()["optional-dependencies"]
+    assert isinstance(extras, dict)
+    pinned = constraints()
+    for line in extras["dev"]:
+        name, _, wanted = line.partition("==")
+        assert pinned[name] == wanted
+
+
+def test_importing_the_library_imports_no_oracle() -> None:
+    oracles = {"gguf", "llama_cpp", "scipy", "torch", "transformers", "xllamacpp"}
+    program = (
+        "import sys, blockdraft; blockdraft.Session; blockdraft.SamplingParams;"
+        f" print(*({oracles!r} & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert run.stdout.split() == []
+
+
+def test_readme_is_short_and_runs_soon() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    first = next(i for i, line in enumerate(lines, 1) if line.startswith("make demo"))
+    assert first < 20
+
+
+def test_cmake_refuses_other_machines_by_name(tmp_path: Path) -> None:
+    cmake = pytest.importorskip("cmake", reason="needs the cmake package")
+    command = [
+        str(Path(cmake.CMAKE_BIN_DIR) / "cmake"),
+        f"-S{ROOT}",
+        f"-B{tmp_path}",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=riscv64",
+    ]
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "this is Linux on riscv64" in " ".join(run.stderr.split())
