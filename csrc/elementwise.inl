@@ -13,46 +13,72 @@ inline float inverse_rms(const float* x, int64_t n, float eps) {
 
 inline vf normed(const float* x, float r, const float* weight) { return mul(mul(load(x), set1(r)), load(weight)); }
 
-inline void quantize_group(vf a, vf b, QuantizedRows& out, int64_t index) {
+// Exact sums of q over columns 0-15 and 16-31 of a group.
+inline void half_sums(const int8_t* q, int32_t& t0, int32_t& t1) {
+#if BD_ISA > 0
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+  __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  quads = _mm256_add_epi32(quads, _mm256_shuffle_epi32(quads, 0x4e));
+  quads = _mm256_add_epi32(quads, _mm256_shuffle_epi32(quads, 0xb1));
+  t0 = _mm256_cvtsi256_si32(quads);
+  t1 = _mm256_extract_epi32(quads, 4);
+#else
+  t0 = t1 = 0;
+  for (int i = 0; i < 16; ++i) t0 += q[i], t1 += q[i + 16];
+#endif
+}
+
+inline void quantize_group(vf a, vf b, int8_t* q, QuantizedRows::Group& group) {
   const vi magnitude = seti(0x7fffffff);
   const int32_t max_bits = hmaxi(maxi(andi(bits(a), magnitude), andi(bits(b), magnitude)));
   float max;
   std::memcpy(&max, &max_bits, 4);
-  float scale = 0.0f, inverse = 0.0f;
-  const bool finite = max_bits < 0x7f800000;
-  if (!finite) scale = NAN;
-  else if (max >= 0x1p-100f) scale = max / 127.0f, inverse = 127.0f / max;
-  vi qa = zeroi(), qb = zeroi();
-  if (inverse > 0.0f) qa = to_int(mul(a, set1(inverse))), qb = to_int(mul(b, set1(inverse)));
-  int8_t* q = out.q.data() + index * kGroupCols;
-  store_i8(q, qa);
-  store_i8(q + 16, qb);
-  const int32_t t0 = hsumi(qa), t1 = hsumi(qb);
-  out.scale[index] = scale;
-  out.n0[index] = -t0, out.n1[index] = -t1, out.n[index] = -(t0 + t1);
-  out.f0[index] = scale * static_cast<float>(t0);
-  out.f1[index] = scale * static_cast<float>(t1);
-  out.f[index] = scale * static_cast<float>(t0 + t1);
+  const bool finite = max_bits < 0x7f800000, used = finite && max >= 0x1p-100f;
+  const float scale = used ? max / 127.0f : finite ? 0.0f : NAN;
+  if (used) {
+    const vf inverse = set1(127.0f / max);
+    store_i8(q, to_int(mul(a, inverse)));
+    store_i8(q + 16, to_int(mul(b, inverse)));
+  } else {
+    std::memset(q, 0, kGroupCols);
+  }
+  int32_t t0, t1;
+  half_sums(q, t0, t1);
+  group = {scale, scale * static_cast<float>(t0 + t1), scale * static_cast<float>(t0), scale * static_cast<float>(t1),
+           -(t0 + t1), -t0, -t1, 0};
+}
+
+// Columns [first, last) in groups; `value(i)` gives columns i to i + 15.
+template <class Value>
+inline void prepare_groups(const PrepareArgs& args, int64_t row, int64_t first, int64_t last, Value value) {
+  QuantizedRows* const quantized = args.quantized;
+  int64_t index = 0, step = 0;
+  if (quantized) index = quantized->group_index(row, first), step = quantized->block_rows(row);
+  float* out = args.out ? args.out + row * args.out_stride : nullptr;
+  for (int64_t g = first; g < last; ++g, index += step) {
+    const vf a = value(g * kGroupCols), b = value(g * kGroupCols + 16);
+    if (quantized) quantize_group(a, b, quantized->q.data() + index * kGroupCols, quantized->groups[index]);
+    if (out) {
+      store(out + g * kGroupCols, a);
+      store(out + g * kGroupCols + 16, b);
+    }
+  }
 }
 
 // With a norm the groups must be all of the row.
-void prepare(const PrepareArgs& args, int64_t row, int64_t first_group, int64_t last_group) {
+void prepare(const PrepareArgs& args, int64_t row, int64_t first, int64_t last) {
   const float* x = args.x + row * args.x_stride;
-  const float* up = args.up ? args.up + row * args.up_stride : nullptr;
-  const float r = args.norm_weight ? inverse_rms(x, args.cols, args.eps) : 0.0f;
-  const auto value = [&](int64_t i) {
-    if (args.norm_weight) return normed(x + i, r, args.norm_weight + i);
-    if (!up) return load(x + i);
-    const vf gate = load(x + i);
-    return mul(args.gate == Gate::Silu ? vsilu(gate) : vgelu(gate), load(up + i));
-  };
-  for (int64_t g = first_group; g < last_group; ++g) {
-    const vf a = value(g * kGroupCols), b = value(g * kGroupCols + 16);
-    if (args.quantized) quantize_group(a, b, *args.quantized, args.quantized->group_index(row, g));
-    if (args.out) {
-      store(args.out + row * args.out_stride + g * kGroupCols, a);
-      store(args.out + row * args.out_stride + g * kGroupCols + 16, b);
-    }
+  const float* up = args.up + row * args.up_stride;
+  if (args.norm_weight) {
+    const float r = inverse_rms(x, args.cols, args.eps);
+    prepare_groups(args, row, first, last, [&](int64_t i) { return normed(x + i, r, args.norm_weight + i); });
+  } else if (!args.up) {
+    prepare_groups(args, row, first, last, [&](int64_t i) { return load(x + i); });
+  } else if (args.gate == Gate::Silu) {
+    prepare_groups(args, row, first, last, [&](int64_t i) { return mul(vsilu(load(x + i)), load(up + i)); });
+  } else {
+    prepare_groups(args, row, first, last, [&](int64_t i) { return mul(vgelu(load(x + i)), load(up + i)); });
   }
 }
 

@@ -7,12 +7,10 @@
 namespace blockdraft {
 
 void QuantizedRows::reserve(int64_t max_rows, int64_t max_cols) {
-  const size_t padded = round_up(max_rows, kRowBlock), groups = padded * (max_cols / kGroupCols);
-  if (q.size() < groups * kGroupCols) q.resize(groups * kGroupCols);
-  for (auto* v : {&scale, &f, &f0, &f1})
-    if (v->size() < groups) v->resize(groups);
-  for (auto* v : {&n, &n0, &n1})
-    if (v->size() < groups) v->resize(groups);
+  const size_t count = static_cast<size_t>(round_up(max_rows, kRowBlock) * (max_cols / kGroupCols));
+  if (groups.size() >= count) return;
+  groups.resize(count);
+  q.resize(count * kGroupCols);
 }
 
 std::vector<const Kernels*> available_kernels() {

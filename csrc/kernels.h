@@ -19,12 +19,15 @@ inline constexpr int kQueryBlock = 4;   // queries that share one pass over a ch
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Activations of up to `rows` rows, quantized (numerics.md section 2). Rows lie in blocks of 16: element k of row m is at
-// q[block * 16 * cols + (k / 32) * n * 32 + (m % 16) * 32 + k % 32], n the rows of that block; scales alike without the 32s.
+// q[block * 16 * cols + (k / 32) * n * 32 + (m % 16) * 32 + k % 32], n the rows of that block; groups alike without the 32s.
 struct QuantizedRows {
+  struct Group {
+    float scale, f, f0, f1;        // scale, and scale * sums
+    int32_t n, n0, n1, reserved;   // negated sums: whole group and halves
+  };
   int64_t rows = 0, cols = 0;
   std::vector<int8_t> q;
-  std::vector<float> scale, f, f0, f1;  // scale, and scale * sums
-  std::vector<int32_t> n, n0, n1;       // negated sums: whole group and halves
+  std::vector<Group> groups;
 
   void reserve(int64_t max_rows, int64_t max_cols);
   int64_t block_rows(int64_t row) const {

@@ -244,6 +244,9 @@ struct Scales {
   }
 };
 
+// How far ahead weights are asked for: processors do not prefetch across a 4 KB page by themselves.
+inline constexpr int kPrefetchBytes = 2048;
+
 // Rows [row, row + MB) of one row block against one tile.
 template <int Type, int MB>
 void quantized_tile(const uint8_t* w, const QuantizedRows& x, int64_t row, vf* acc) {
@@ -267,6 +270,7 @@ void quantized_tile(const uint8_t* w, const QuantizedRows& x, int64_t row, vf* a
         w += F.header_bytes;
       }
     }
+    for (int line = 0; line < F.group_bytes; line += 64) __builtin_prefetch(w + kPrefetchBytes + line);
     const Q quads(w);
     scales.load_group(w + F.plane_bytes());
     const int64_t at = first + g * stride;
@@ -274,21 +278,21 @@ void quantized_tile(const uint8_t* w, const QuantizedRows& x, int64_t row, vf* a
     for (int m = 0; m < MB; ++m) {
       const int8_t* xm = xq + m * kGroupCols;
       const int64_t i = at + m;
-      const vf xs = set1(x.scale[i]);
+      const vf xs = set1(x.groups[i].scale);
       if constexpr (S::kHalves) {
-        const vi a = quads.template dot<0, 4>(xm, initial(&x.n0[i]));
-        const vi b = quads.template dot<4, 8>(xm, initial(&x.n1[i]));
+        const vi a = quads.template dot<0, 4>(xm, initial(&x.groups[i].n0));
+        const vi b = quads.template dot<4, 8>(xm, initial(&x.groups[i].n1));
         sum[m] = fma(to_float(a), mul(scales.s0, xs), sum[m]);
         sum[m] = fma(to_float(b), mul(scales.s1, xs), sum[m]);
         if constexpr (has_minimum(F.scale)) {
-          sum[m] = fma(scales.z0, set1(x.f0[i]), sum[m]);
-          sum[m] = fma(scales.z1, set1(x.f1[i]), sum[m]);
+          sum[m] = fma(scales.z0, set1(x.groups[i].f0), sum[m]);
+          sum[m] = fma(scales.z1, set1(x.groups[i].f1), sum[m]);
         }
       } else {
-        const vi a = quads.template dot<0, 4>(xm, initial(&x.n[i]));
+        const vi a = quads.template dot<0, 4>(xm, initial(&x.groups[i].n));
         const vi b = quads.template dot<4, 8>(xm, zeroi());
         sum[m] = fma(to_float(addi(a, b)), mul(scales.s0, xs), sum[m]);
-        if constexpr (has_minimum(F.scale)) sum[m] = fma(scales.z0, set1(x.f[i]), sum[m]);
+        if constexpr (has_minimum(F.scale)) sum[m] = fma(scales.z0, set1(x.groups[i].f), sum[m]);
       }
     }
   }

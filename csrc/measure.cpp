@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdint>
@@ -36,27 +37,37 @@ inline void opaque(T& value) {
   asm volatile("" : "+x"(value));
 }
 
-// Seconds of the best sweep, over all threads, of work(thread).
+// Seconds of the best sweep of work(thread) on all threads. A sweep lasts from the first thread's
+// start to the last one's end, by their own clocks: the caller may be asleep meanwhile.
 template <typename Work>
 double best_seconds(int threads, Work&& work) {
-  std::barrier gate(threads + 1);
-  std::vector<std::jthread> crew;
-  crew.reserve(static_cast<std::size_t>(threads));
-  for (int t = 0; t < threads; ++t) {
-    crew.emplace_back([&gate, &work, t] {
-      for (int sweep = 0; sweep < kSweeps; ++sweep) {
-        gate.arrive_and_wait();
-        work(t);
-        gate.arrive_and_wait();
-      }
-    });
+  struct Span {
+    Clock::time_point start, end;
+  };
+  std::barrier gate(threads);
+  std::vector<std::array<Span, kSweeps>> spans(static_cast<std::size_t>(threads));
+  {
+    std::vector<std::jthread> crew;
+    crew.reserve(spans.size());
+    for (int t = 0; t < threads; ++t) {
+      crew.emplace_back([&gate, &work, &mine = spans[static_cast<std::size_t>(t)], t] {
+        for (Span& span : mine) {
+          gate.arrive_and_wait();
+          span.start = Clock::now();
+          work(t);
+          span.end = Clock::now();
+        }
+      });
+    }
   }
   double best = 1e30;
-  for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    gate.arrive_and_wait();
-    const auto start = Clock::now();
-    gate.arrive_and_wait();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  for (std::size_t sweep = 0; sweep < kSweeps; ++sweep) {
+    auto [start, end] = spans[0][sweep];
+    for (const auto& thread : spans) {
+      start = std::min(start, thread[sweep].start);
+      end = std::max(end, thread[sweep].end);
+    }
+    best = std::min(best, std::chrono::duration<double>(end - start).count());
   }
   return best;
 }

@@ -13,8 +13,9 @@ namespace blockdraft {
 double measure_read_bandwidth(int threads, std::size_t bytes);
 
 // 1e9 multiply-accumulates of 8-bit integers per second that `threads` threads do together in
-// registers, with the best instruction the kernels know: VPDPBUSD, else VPMADDUBSW + VPMADDWD,
-// else PMADDWD. Throws std::invalid_argument when `threads` is no positive number.
+// vector registers: VPDPBUSD, else VPMADDUBSW + VPMADDWD, else PMADDWD. Matrix units (AMX) are not
+// counted: passes of a few rows could not fill them. Throws std::invalid_argument when `threads` is
+// no positive number.
 double measure_int8_peak(int threads);
 
 }  // namespace blockdraft

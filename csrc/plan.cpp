@@ -16,8 +16,8 @@ namespace {
 std::string str(int64_t value) { return std::to_string(value); }
 
 // Bytes of weights that one claim of a chunk should stand for.
-constexpr int64_t kChunkBytes = 48 * 1024;
-constexpr int64_t kChunksPerThread = 8;
+constexpr int64_t kChunkBytes = 24 * 1024;
+constexpr int64_t kChunksPerThread = 12;
 
 }  // namespace
 

@@ -64,7 +64,6 @@ inline vi to_int(vf a) { return _mm512_cvtps_epi32(a); }
 inline vi bits(vf a) { return _mm512_castps_si512(a); }
 inline vf as_float(vi a) { return _mm512_castsi512_ps(a); }
 inline int32_t hmaxi(vi a) { return _mm512_reduce_max_epi32(a); }
-inline int32_t hsumi(vi a) { return _mm512_reduce_add_epi32(a); }
 inline void store_i8(int8_t* p, vi a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a)); }
 inline float fold(vf a) {
   __m256 s = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -141,12 +140,6 @@ inline int32_t hmaxi(vi x) {
   q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
   return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
-inline int32_t hsumi(vi x) {
-  const __m256i m = _mm256_add_epi32(x.a, x.b);
-  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
-}
 inline void store_i8(int8_t* p, vi x) {
   const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
@@ -213,7 +206,6 @@ inline vi to_int(const vf& a) {
 inline vi bits(const vf& a) { vi r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
 inline vf as_float(const vi& a) { vf r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
 inline int32_t hmaxi(const vi& a) { int32_t m = a.v[0]; for (int i = 1; i < 16; ++i) m = a.v[i] > m ? a.v[i] : m; return m; }
-inline int32_t hsumi(const vi& a) { int32_t s = 0; for (int i = 0; i < 16; ++i) s += a.v[i]; return s; }
 inline void store_i8(int8_t* p, const vi& a) { for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]); }
 inline float fold(vf a) {
   for (int n = 8; n > 0; n /= 2)

@@ -30,6 +30,7 @@ SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
 # Far above any real model; keeps every later product of two sizes in 64 bits.
 _MAX_SIZE = 1 << 24
+_MAX_HEAD_DIM = 1024  # of the native core
 _MAX_CONTEXT = 1 << 30
 _GEMMA3_LOCAL_THETA = 10_000.0
 _GEMMA3_PATTERN = 6
@@ -159,6 +160,10 @@ class _Reader:
             head_dim = self._whole("attention.head_count", hidden_size // num_heads, 16)
         else:
             head_dim = self._size("attention.key_length", multiple=16)
+        if head_dim > _MAX_HEAD_DIM:
+            raise UnsupportedError(
+                f"{self.file.path}: heads are {head_dim} wide; at most {_MAX_HEAD_DIM} is supported"
+            )
         for suffix in ("attention.value_length", "attention.key_length_swa"):
             length = self._size(suffix, default=head_dim)
             if length != head_dim:
@@ -236,8 +241,7 @@ class _Reader:
 
     def _rope(self, head_dim: int, context_length: int) -> RopeConfig:
         dims = self._integer("rope.dimension_count", 2, head_dim, default=head_dim)
-        if dims % 2:
-            raise self._wrong("rope.dimension_count", dims, "even")
+        dims = self._whole("rope.dimension_count", dims, 16)
         local_dims = self._integer("rope.dimension_count_swa", 2, head_dim, default=dims)
         if local_dims != dims:
             raise UnsupportedError(
