@@ -150,6 +150,8 @@ void Plan::attend_units(Pass& pass, const AttendSpec& spec) {
     ChunkArgs args{};
     args.keys = keys, args.values = keys + kChunk * head_dim;
     args.head_dim = head_dim, args.softcap = spec.softcap;
+    args.first = true;
+    args.upcoming = c + 1 < unit.last_chunk ? pages.page(unit.sequence, c + 1) : nullptr;
     Partial partials[kQueryBlock];
     int64_t ids[kQueryBlock];
     const auto flush = [&] {
@@ -158,6 +160,7 @@ void Plan::attend_units(Pass& pass, const AttendSpec& spec) {
       kernels_.attend_chunk(args, partials);
       for (int i = 0; i < args.num_queries; ++i) take(ids[i], partials[i]);
       args.num_queries = 0;
+      args.first = false;
     };
     for (int64_t i = 0; i < queries; ++i) {
       const View view = pages.view(unit.first_row + i / group);

@@ -10,6 +10,10 @@ void scores(const ChunkArgs& args, int first_query, float* out) {
   for (int i = 0; i < N; ++i)
     for (int v = 0; v < V; ++v) acc[i][v] = zero();
   for (int d = 0; d < args.head_dim; ++d) {
+    if (args.first) {
+      __builtin_prefetch(args.values + d * kChunk);
+      __builtin_prefetch(args.values + d * kChunk + 32);
+    }
     vf k[V];
     for (int v = 0; v < V; ++v) k[v] = load_f16(args.keys + d * kChunk + 16 * v);
     for (int i = 0; i < N; ++i) {
@@ -49,7 +53,11 @@ void weigh(const ChunkArgs& args, const float* w, int low, int high, int dim, Pa
   vf acc[N][V];
   for (int i = 0; i < N; ++i)
     for (int v = 0; v < V; ++v) acc[i][v] = zero();
+  const uint16_t* upcoming = args.first ? args.upcoming : nullptr;
   for (int j = low; j < high; ++j) {
+    if (upcoming) {
+      for (int v = 0; v < V; v += 2) __builtin_prefetch(upcoming + j * args.head_dim + dim + 16 * v);
+    }
     vf value[V];
     for (int v = 0; v < V; ++v) value[v] = load_f16(args.values + j * args.head_dim + dim + 16 * v);
     for (int i = 0; i < N; ++i) {

@@ -89,6 +89,8 @@ struct ChunkArgs {
   const uint16_t* values;  // [64][head_dim]
   int head_dim;
   float softcap;  // 0: none
+  bool first;                // of this chunk: ask for its values, and for what comes next
+  const uint16_t* upcoming;  // keys of the next chunk, or null
 };
 
 struct Partial {  // of one query over some chunks

@@ -289,9 +289,8 @@ void quantized_tile(const uint8_t* w, const QuantizedRows& x, int64_t row, vf* a
           sum[m] = fma(scales.z1, set1(x.groups[i].f1), sum[m]);
         }
       } else {
-        const vi a = quads.template dot<0, 4>(xm, initial(&x.groups[i].n));
-        const vi b = quads.template dot<4, 8>(xm, zeroi());
-        sum[m] = fma(to_float(addi(a, b)), mul(scales.s0, xs), sum[m]);
+        const vi a = quads.template dot<0, 8>(xm, initial(&x.groups[i].n));
+        sum[m] = fma(to_float(a), mul(scales.s0, xs), sum[m]);
         if constexpr (has_minimum(F.scale)) sum[m] = fma(scales.z0, set1(x.groups[i].f), sum[m]);
       }
     }

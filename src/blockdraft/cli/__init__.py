@@ -78,6 +78,8 @@ def _dispatch(arguments: list[str]) -> int:
     at = arguments.index(name)
     if at:
         raise ConfigError(f"{arguments[0]} must come after the command {name}")
+    # numpy would start a thread per core for linear algebra that no command asks of it: 35 ms.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args = command_parser(name).parse(arguments[at + 1 :])
     terminal = import_module("blockdraft.cli.terminal")
     terminal.configure_logging(verbose=args.verbose)

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from blockdraft import _native
 from blockdraft.cli.parser import Parser, at_least
 from blockdraft.cli.terminal import find_model
 from blockdraft.config import ModelConfig
@@ -15,6 +14,7 @@ from blockdraft.kv_cache import KVLayout
 from blockdraft.models.target import MAX_ROWS
 from blockdraft.weights.gguf import GGUFFile, StringArray, ggml_type_name
 from blockdraft.weights.names import read_model_config
+from blockdraft.weights.packed import packed_bytes
 
 __all__ = ["add_arguments", "describe", "run"]
 
@@ -108,16 +108,10 @@ def _tensor_mix(file: GGUFFile) -> list[dict[str, Any]]:
 
 def _memory(file: GGUFFile, config: ModelConfig, context: int) -> dict[str, int]:
     layout = KVLayout.from_config(config)
-    # A new matrix is memory that was never touched: asking for its size costs nothing.
-    packed = sum(
-        _native.Matrix(info.ggml_type, info.rows, info.cols).nbytes
-        for info in file.tensors.values()
-        if len(info.shape) == 2
-    )
     heads = config.num_heads + config.num_kv_heads
     columns = 2 * (config.hidden_size + heads * config.head_dim + config.ffn_size)
     return {
-        "weight_bytes": packed,
+        "weight_bytes": packed_bytes(file),
         "kv_bytes_per_token": layout.bytes_per_token,
         "context": context,
         "kv_bytes": layout.max_bytes(context, rows_per_pass=MAX_ROWS),

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from blockdraft.cli.options import cache_dir
 from blockdraft.cli.terminal import find_model
 from blockdraft.session import Result, Session
 
@@ -17,7 +18,11 @@ def load_session(args: argparse.Namespace) -> Session:
     """
     path = find_model(args.model)
     return Session.load(
-        path, num_threads=args.threads, ctx_size=args.ctx_size or None, isa=args.isa
+        path,
+        num_threads=args.threads,
+        ctx_size=args.ctx_size or None,
+        isa=args.isa,
+        cache_dir=cache_dir(),
     )
 
 

@@ -5,6 +5,7 @@ Knows no requests and no text; K/V pages come with each batch.
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 
@@ -74,7 +75,7 @@ class TargetModel:
         return KVPool(KVLayout.from_config(self.config), max_bytes)
 
     def forward(self, batch: Batch) -> PassResult:
-        """One ragged pass; writes the K/V of every row. The result is a view until the next pass."""
+        """One ragged pass; writes the K/V of every row. The result is a view until the next."""
         start = perf_counter()
         result = self._plan.run(batch)
         self.native_seconds += perf_counter() - start
@@ -82,7 +83,7 @@ class TargetModel:
 
 
 def load_target(
-    path: str | Path,
+    file: GGUFFile | str | Path,
     *,
     num_threads: int | None = None,
     isa: str | None = None,
@@ -92,7 +93,7 @@ def load_target(
     """Load a GGUF file for the native core.
 
     Args:
-        path: The file.
+        file: An open file, which stays open, or the path of one.
         num_threads: Threads of a pass; None is one per processor that this process may use.
         isa: Instruction set path ("scalar", "avx2", "avx512"); None is the best of this machine.
         taps: Layers whose output residual stream each pass returns as features.
@@ -109,10 +110,10 @@ def load_target(
     if isa is not None and isa not in _native.isa_names():
         names = ", ".join(_native.isa_names())
         raise ConfigError(f"instruction set {isa} is not available; this machine runs {names}")
-    with GGUFFile.open(path) as file:
-        config = read_model_config(file)
-        weights = PackedWeights(file, threads)
-        weights.load_all(name for name, info in file.tensors.items() if len(info.shape) == 2)
+    with nullcontext(file) if isinstance(file, GGUFFile) else GGUFFile.open(file) as opened:
+        config = read_model_config(opened)
+        weights = PackedWeights(opened, threads)
+        weights.load_all(name for name, info in opened.tensors.items() if len(info.shape) == 2)
         return TargetModel(
             config, weights, num_threads=threads, isa=isa, taps=taps, max_rows=max_rows
         )

@@ -56,6 +56,7 @@ class Session:
         max_cache_bytes: int | None = None,
         isa: str | None = None,
         progress: hub.Progress | None = None,
+        cache_dir: Path | None = None,
     ) -> "Session":
         """A session on a model.
 
@@ -67,14 +68,17 @@ class Session:
                 2 GiB, or one full context where that is more.
             isa: Instruction set to force; None takes the best of this machine.
             progress: Told about downloads.
+            cache_dir: Folder of downloaded models, with compiled tokenizers in ``tokenizers``
+                below it; None is the user's cache.
 
         Raises:
             BlockdraftError: The model cannot be found, read or run, or a setting is out of range.
         """
-        path = hub.resolve(str(model), progress=progress)
+        tokenizer_dir = None if cache_dir is None else cache_dir / "tokenizers"
+        path = hub.resolve(str(model), progress=progress, cache_dir=cache_dir)
         with GGUFFile.open(path) as file:
-            tokenizer = Tokenizer.from_gguf(file)
-        target = load_target(path, num_threads=num_threads, isa=isa)
+            tokenizer = Tokenizer.from_gguf(file, cache_dir=tokenizer_dir)
+            target = load_target(file, num_threads=num_threads, isa=isa)
         if max_cache_bytes is None:
             layout = target.new_cache_pool(0).layout
             context = min(ctx_size or target.config.context_length, target.config.context_length)
@@ -184,7 +188,7 @@ class Session:
     ) -> tuple[int, Generation]:
         called_s = time.perf_counter()
         if params.seed is None:
-            params = replace(params, seed=int.from_bytes(os.urandom(8), "little"))
+            params = replace(params, seed=_drawn_seed())
         assert params.seed is not None
         token_ids = self.encode(prompt, raw=raw)
         if max_tokens is None:
@@ -231,3 +235,8 @@ class Session:
         generation = self._generations.pop(request_id, None)
         if generation is not None:
             generation.finish("cancelled", self.engine.cancel(request_id), flush=True)
+
+
+def _drawn_seed() -> int:
+    """53 random bits: what programs that read JSON numbers as doubles keep exactly."""
+    return int.from_bytes(os.urandom(7), "little") >> 3

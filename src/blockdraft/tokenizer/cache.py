@@ -9,6 +9,7 @@ JSON, then its sections.
 
 import json
 import logging
+import os
 import struct
 import sys
 import tempfile
@@ -38,9 +39,10 @@ _SECTIONS = (
 
 
 def default_cache_dir() -> Path:
-    """Where this platform keeps what can be made again."""
-    base = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / base / "blockdraft" / "tokenizers"
+    """Where compiled vocabularies lie unless the caller says otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    return root / "blockdraft" / "tokenizers"
 
 
 def save_compiled(directory: Path, digest: str, compiled: CompiledVocabulary) -> None:

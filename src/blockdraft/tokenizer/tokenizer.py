@@ -110,7 +110,7 @@ class Tokenizer:
                 when the cache has the tokenizer.
             digest: Letters and digits that change when a ``tokenizer.*`` value changes.
             name: The model's name, for messages.
-            cache_dir: Where compiled tokenizers are kept; None for the platform's cache.
+            cache_dir: Where compiled tokenizers are kept; None is ``default_cache_dir()``.
 
         Raises:
             ConfigError: ``digest`` has other characters than letters and digits.

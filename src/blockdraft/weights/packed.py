@@ -16,7 +16,7 @@ from blockdraft import _native
 from blockdraft.errors import CapacityError, FileFormatError
 from blockdraft.weights.gguf import GGUFFile, TensorInfo, ggml_type_name
 
-__all__ = ["FloatWeights", "PackedWeights"]
+__all__ = ["FloatWeights", "PackedWeights", "packed_bytes"]
 
 _TILE_ROWS = 16
 _PIECE_BYTES = 4 << 20
@@ -49,6 +49,22 @@ def _new_matrix(file: GGUFFile, name: str) -> _native.Matrix:
         raise CapacityError(
             f"{file.path}: no memory for tensor {name} of {info.nbytes} bytes"
         ) from error
+
+
+def packed_bytes(file: GGUFFile) -> int:
+    """Bytes of all weights of ``file`` once loaded; reads none of them.
+
+    Raises:
+        FileFormatError: A matrix's width does not fit its type.
+    """
+    total = 0
+    for name, info in file.tensors.items():
+        if len(info.shape) == 2:
+            # A new matrix is memory that was never touched: asking for its size costs nothing.
+            total += _new_matrix(file, name).nbytes
+        else:
+            total += info.rows * info.cols * 4  # vectors are kept as float32
+    return total
 
 
 def _pieces(matrix: _native.Matrix, info: TensorInfo) -> list[_Piece]:
