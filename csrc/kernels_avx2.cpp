@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "simd.h"
 
+#include "quads.inl"
 #include "matmul.inl"
 #include "elementwise.inl"
 #include "attention.inl"

@@ -277,7 +277,8 @@ void Plan::run_project(Pass& pass, const ProjectSpec& spec) {
   const int64_t piece_bytes = threads == 1 ? bytes : std::max(kChunkBytes, bytes / (threads * kChunksPerThread));
   for (const auto& product : spec.products) {
     const int64_t tiles = product.weight->tiles();
-    const int64_t step = std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(product.weight->tile_bytes()));
+    // Whole multiples of the tiles that a kernel reads side by side.
+    const int64_t step = round_up(std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(product.weight->tile_bytes())), 4);
     for (int64_t tile = 0; tile < tiles; tile += step) pieces.push_back({&product, tile, std::min(tiles, tile + step)});
   }
   const auto& work = pieces;

@@ -1,13 +1,24 @@
-"""Fixtures shared by all tests: tiny random models and the real ones."""
+"""Fixtures shared by all tests: tiny random models, the real ones, a cache of our own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blockdraft.hub import resolve
+from blockdraft.hub import default_cache_dir, resolve
 from tests.tiny import write_tiny
+
+
+@pytest.fixture(scope="session", autouse=True)
+def real_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's folder of models; whatever else is cached goes to a folder of the test run."""
+    folder = default_cache_dir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("BLOCKDRAFT_CACHE", raising=False)
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +38,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def model_path() -> Callable[[str], Path]:
+def model_path(real_models: Path) -> Callable[[str], Path]:
     """A function from a model's name to its path; for tests marked ``model``."""
-    return resolve
+    return partial(resolve, cache_dir=real_models)

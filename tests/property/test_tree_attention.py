@@ -7,6 +7,7 @@ is scattered over the pages until it is committed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ TinyModel = Callable[..., Path]
 
 ISAS = _native.isa_names()
 VOCAB_SIZE = 299
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "llama": {"arch": "llama", "tensor_type": "Q4_0"},
     "qwen3": {"arch": "qwen3", "tensor_type": "Q6_K", "layers": 1},
     # Its window of 8 passes by inside a deep tree.

@@ -16,6 +16,7 @@ from blockdraft.bench.llamacpp import LlamaCpp
 from blockdraft.bench.passes import PassTimer, draw_tokens
 from blockdraft.bench.peers import FLOORS, Comparison, bench_peers
 from blockdraft.bench.report import check_output, format_table, write_json
+from blockdraft.bench.startup import STARTUP_LIMITS, Quantity, bench_startup
 from blockdraft.bench.subject import Subject
 from blockdraft.cli import main
 from blockdraft.errors import CapacityError, ConfigError, UnsupportedError
@@ -225,6 +226,39 @@ class TestPeers:
         monkeypatch.setitem(sys.modules, "llama_cpp", None)
         with pytest.raises(UnsupportedError, match=r"blockdraft\[peers\]"):
             LlamaCpp(tmp_path, num_threads=1, max_positions=1, max_rows=1, context_tokens=[])
+
+
+class TestStartup:
+    def test_report_of_a_model_without_promises(self, tiny_model: TinyModel) -> None:
+        report = bench_startup(Subject(tiny_model("llama"), "tiny", 1), repeats=1)
+        assert report.help_s > 0
+        assert report.first_token_s > 0
+        assert report.weight_bytes < report.peak_rss_bytes
+        assert [one.limit for one in report.quantities] == [0.3, None, 1.02, None]
+        assert "first token, s" in report.to_text()
+        keys = {"machine", "model", "help_s", "first_token_s", "peak_rss_bytes", "limits", "passed"}
+        assert keys <= set(report.to_json())
+
+    def test_limits_of_a_known_model(self, tiny_model: TinyModel) -> None:
+        report = bench_startup(Subject(tiny_model("llama"), "tiny", 1), repeats=1)
+        limits = STARTUP_LIMITS["llama", 576]
+        known = replace(
+            report, limits=limits, weight_bytes=97, tensor_bytes=97, kv_bytes=3, help_s=0.3
+        )
+        fits = replace(known, first_token_s=1.0, peak_rss_bytes=200_000_100)
+        assert fits.is_met
+        assert not replace(fits, first_token_s=1.01).is_met
+        assert not replace(fits, peak_rss_bytes=200_000_101).is_met
+        assert not replace(fits, help_s=0.31).is_met
+        assert "FAIL" in replace(fits, weight_bytes=99).to_text()
+
+    def test_quantity_without_limit_is_met(self) -> None:
+        assert Quantity("x", 1e9, None).is_met
+
+    def test_failed_run_is_named(self, tiny_model: TinyModel) -> None:
+        subject = Subject(tiny_model("llama"), "tiny", 1, "sse9")
+        with pytest.raises(ConfigError, match=r"code 2: .*sse9"):
+            bench_startup(subject, repeats=1)
 
 
 class TestCommand:

@@ -223,7 +223,8 @@ class TestCommand:
             "max_tokens": 9,
             "stop": ["x"],
         }
-        assert loaded.loads == [("m", {"num_threads": None, "ctx_size": 50, "isa": None})]
+        settings = {"num_threads": None, "ctx_size": 50, "isa": None, "cache_dir": None}
+        assert loaded.loads == [("m", settings)]
 
     def test_base_model_is_refused(self, loaded: FakeSession, capsys: Output) -> None:
         loaded.tokenizer.chat_template = None

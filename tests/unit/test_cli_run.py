@@ -133,9 +133,8 @@ class TestFlags:
             "stop": [],
             "raw": None,
         }
-        assert session.loads == [
-            (Path("smollm2-135m"), {"num_threads": None, "ctx_size": None, "isa": None})
-        ]
+        settings = {"num_threads": None, "ctx_size": None, "isa": None, "cache_dir": None}
+        assert session.loads == [(Path("smollm2-135m"), settings)]
 
     def test_every_flag_arrives(self, session: FakeSession) -> None:
         line = (
@@ -151,9 +150,8 @@ class TestFlags:
             "stop": ["a", "b"],
             "raw": True,
         }
-        assert session.loads == [
-            (Path("m.gguf"), {"num_threads": 2, "ctx_size": 64, "isa": "scalar"})
-        ]
+        settings = {"num_threads": 2, "ctx_size": 64, "isa": "scalar", "cache_dir": None}
+        assert session.loads == [(Path("m.gguf"), settings)]
 
     def test_seed_of_minus_one_is_drawn(self, session: FakeSession) -> None:
         main(["run", "hi", "--seed", "-1"])

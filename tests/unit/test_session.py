@@ -114,6 +114,7 @@ def test_missing_seed_is_drawn_and_reproduces_the_answer() -> None:
     first = session.generate("a", max_tokens=9)
     second = session.generate("a", max_tokens=9)
     assert first.seed != second.seed
+    assert max(first.seed, second.seed) < 2**53  # exact where JSON numbers are doubles
     again = session.generate("a", params=SamplingParams(seed=first.seed), max_tokens=9)
     assert again.token_ids == first.token_ids
 

@@ -87,5 +87,13 @@ def test_a_failed_rename_leaves_no_part(tmp_path: Path, caplog: pytest.LogCaptur
     assert os.listdir(tmp_path) == ["d1.tokenizer"]  # noqa: PTH208 - names are enough
 
 
-def test_the_default_place_is_in_the_home_folder() -> None:
-    assert default_cache_dir().is_relative_to(Path.home())
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [("/somewhere", Path("/somewhere")), ("here", Path.home() / ".cache")],
+    ids=["absolute", "relative is ignored"],
+)
+def test_the_default_place_follows_xdg(
+    monkeypatch: pytest.MonkeyPatch, base: str, expected: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    assert default_cache_dir() == expected / "blockdraft/tokenizers"

@@ -96,8 +96,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         command = ["blockdraft", *sys.argv[1:]]
         write_json(args.json, report.to_json() | {"command": command})
-    checked = isinstance(report, peers.PeerReport | startup.StartupReport) and args.check
-    return _MISSED if checked and not report.is_met else 0
+    if isinstance(report, peers.PeerReport | startup.StartupReport) and args.check:
+        return 0 if report.is_met else _MISSED
+    return 0
 
 
 def _add_command(
