@@ -125,9 +125,9 @@ void bind_matrix(nb::module_& m) {
       .def(
           "dequantize",
           [](const Matrix& matrix, int64_t row_start, int64_t count) {
-            if (row_start < 0 || count < 0 || row_start + count > matrix.rows()) {
-              throw std::invalid_argument("rows " + std::to_string(row_start) + " to " + std::to_string(row_start + count) +
-                                          " of a matrix with " + std::to_string(matrix.rows()));
+            if (row_start < 0 || count < 0 || count > matrix.rows() || row_start > matrix.rows() - count) {
+              throw std::invalid_argument(std::to_string(count) + " rows from row " + std::to_string(row_start) +
+                                          " are not in a matrix of " + std::to_string(matrix.rows()));
             }
             auto* out = new float[static_cast<size_t>(count * matrix.cols())];
             nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<float*>(p); });
