@@ -1,4 +1,4 @@
-# make demo   build, fetch the default model, stream an answer
+# make demo   build, fetch the default model, stream an answer, with drafts and without
 # make test   the whole gate: lint, types, fast tests, a slice on real models
 # make fuzz   mutated model files through a build with sanitizers
 # Slow downloads of torch's CUDA build? PIP_ARGS="--extra-index-url <index of torch's CPU builds>"
@@ -22,7 +22,7 @@ PROMPT := Write a Python function that returns the n-th Fibonacci number.
 
 demo: $(VENV)/.installed
 	$(BIN)/blockdraft pull smollm2-135m
-	$(BIN)/blockdraft run "$(PROMPT)" -m smollm2-135m -n 192
+	$(BIN)/blockdraft run "$(PROMPT)" -m smollm2-135m -n 192 --temp 0 --compare
 
 test: $(VENV)/.installed $(VENV)/.dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
@@ -53,9 +53,12 @@ $(VENV)/.installed: $(VENV)/.tools CMakeLists.txt README.md LICENSE $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PIP_INSTALL) $(BUILD) .
 	touch $@
 
+# z-lab's dflash pins other versions of what it needs than our tools do, and works with ours.
 $(VENV)/.dev: $(VENV)/.tools
 	$(BIN)/python $(PIP_INSTALL) \
 	    $$($(BIN)/python -c '$(RUNTIME); print(*p["optional-dependencies"]["dev"])')
+	$(BIN)/python $(PIP_INSTALL) --no-deps \
+	    $$($(BIN)/python -c '$(RUNTIME); print(*p["optional-dependencies"]["oracles"])')
 	touch $@
 
 $(ASAN)/.installed: $(ASAN)/.tools CMakeLists.txt $(SOURCES)

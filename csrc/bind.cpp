@@ -149,6 +149,7 @@ void bind_matrix(nb::module_& m) {
 }  // namespace blockdraft
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // at interpreter exit, of objects that modules still hold
   using namespace blockdraft;
   bind_matrix(m);
   bind_plan(m);

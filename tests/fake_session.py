@@ -14,11 +14,13 @@ __all__ = ["FakeSession", "FakeStream"]
 
 BOS = 1
 
+Chunk = str | TextChunk | BaseException
+
 
 class FakeStream:
     """Gives its chunks; a chunk that is an exception is raised in its place."""
 
-    def __init__(self, chunks: Sequence[str | BaseException], seed: int) -> None:
+    def __init__(self, chunks: Sequence[Chunk], seed: int) -> None:
         self._chunks = chunks
         self._seed = seed
         self._text = ""
@@ -34,8 +36,9 @@ class FakeStream:
         for chunk in self._chunks:
             if isinstance(chunk, BaseException):
                 raise chunk
-            self._text += chunk
-            yield TextChunk(chunk, (7,))
+            piece = chunk if isinstance(chunk, TextChunk) else TextChunk(chunk, (7,))
+            self._text += piece.text
+            yield piece
         self._reason = "stop"
 
     @property
@@ -53,7 +56,7 @@ class FakeSession:
     """
 
     def __init__(self, *, context_length: int = 100, has_template: bool = True) -> None:
-        self.answers: list[Sequence[str | BaseException]] = []
+        self.answers: list[Sequence[Chunk]] = []
         self.calls: list[tuple[Prompt, dict[str, Any]]] = []
         self.loads: list[tuple[Any, dict[str, Any]]] = []
         self.tokenizer = SimpleNamespace(
@@ -71,7 +74,7 @@ class FakeSession:
     def stream(self, prompt: Prompt, *, params: SamplingParams, **options: Any) -> FakeStream:
         copy = prompt if isinstance(prompt, str) else list(prompt)
         self.calls.append((copy, {"params": params, **options}))
-        chunks = self.answers.pop(0) if self.answers else ["ok"]
+        chunks: Sequence[Chunk] = self.answers.pop(0) if self.answers else ["ok"]
         return FakeStream(chunks, 4242 if params.seed is None else params.seed)
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -4,14 +4,16 @@ For tests of bit identity: the same tokens in other passes must give the same by
 trees, any number of sequences per pass; no scheduler and no sampling.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft.kv_cache import LARGEST_BLOCK, SequenceCache
+from blockdraft.kv_cache import PAGE_POSITIONS, KVLayout, SequenceCache, page_view
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.ops.batch import Batch
 
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 CACHE_BYTES = 256 << 20
+LONG_ROW = 1 << 14
 
 
 def token_stream(seed: int, length: int, vocab_size: int) -> NDArray[np.int32]:
@@ -96,37 +99,63 @@ def run_pass(model: TargetModel, parts: Sequence[Part]) -> list[list[bytes]]:
     return [[next(logits).tobytes() for _ in part.ordinals_wanted] for part in parts]
 
 
+def kv_hashes(cache: SequenceCache, layout: KVLayout, slots: range) -> list[str]:
+    """One hash per slot over its K and V in all layers; pages must be held."""
+    heads, dim = layout.num_kv_heads, layout.head_dim
+    digests = [hashlib.blake2b(digest_size=16) for _ in slots]
+    for pages, layers in (
+        (cache.full_pages(), len(layout.full_layers)),
+        (cache.window_pages(), len(layout.windowed_layers)),
+    ):
+        nbytes = layers * heads * 2 * PAGE_POSITIONS * dim * 2
+        for slot, digest in zip(slots if layers else (), digests, strict=False):
+            page = page_view(int(pages[slot // PAGE_POSITIONS]), nbytes).view(np.uint16)
+            halves = page.reshape(layers, heads, 2, PAGE_POSITIONS * dim)
+            keys = halves[:, :, 0].reshape(layers, heads, dim, PAGE_POSITIONS)
+            values = halves[:, :, 1].reshape(layers, heads, PAGE_POSITIONS, dim)
+            digest.update(keys[..., slot % PAGE_POSITIONS].tobytes())
+            digest.update(values[:, :, slot % PAGE_POSITIONS].tobytes())
+    return [digest.hexdigest() for digest in digests]
+
+
+def _hash(row: bytes) -> bytes:
+    return hashlib.blake2b(row, digest_size=16).digest()
+
+
 @dataclass
 class Trace:
-    """What a history of tokens gave: logits by position, K/V hash by length."""
+    """What a history of tokens gave.
 
+    Attributes:
+        kv: Hash of the K/V by position.
+        logits: By position, where wanted; hashes of them for large vocabularies.
+        state: `SequenceCache.state_hash` once all tokens have run.
+    """
+
+    kv: dict[int, str] = field(default_factory=dict)
     logits: dict[int, bytes] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)
+    state: str = ""
 
 
 def assert_same(trace: Trace, reference: Trace) -> None:
-    """Fail at the first length or position whose bytes are not those of ``reference``."""
-    for length, state in sorted(trace.states.items()):
-        assert state == reference.states[length], f"other K/V among the first {length} positions"
+    """Fail at the first position whose bytes are not those of ``reference``."""
+    assert trace.kv, "nothing has run"
+    for position, kv in sorted(trace.kv.items()):
+        assert kv == reference.kv[position], f"other K/V at position {position}"
     for position, logits in sorted(trace.logits.items()):
         assert logits == reference.logits[position], f"other logits at position {position}"
+    assert trace.state in ("", reference.state), "other K/V after the last pass"
 
 
 class Replay:
-    """One sequence that runs known tokens, pass by pass, and traces what it sees.
-
-    The K/V is hashed after each pass and at the lengths before that a window would else have
-    passed by: with at most `LARGEST_BLOCK` rows a pass each position of each layer is under some
-    hash.
-    """
+    """One sequence that runs known tokens, pass by pass, and traces what they give."""
 
     def __init__(self, model: TargetModel, token_ids: NDArray[np.int32]) -> None:
         self.model = model
         self.token_ids = token_ids
         self.cache = SequenceCache(model.new_cache_pool(CACHE_BYTES))
         self.trace = Trace()
-        window = model.config.window if any(model.config.windowed_layers) else None
-        self._hash_step = 1 << 30 if window is None else max(window - 1, 1)
+        self._layout = KVLayout.from_config(model.config)
 
     @property
     def left(self) -> int:
@@ -138,21 +167,20 @@ class Replay:
         start = self.cache.length
         return Part(self.cache, self.token_ids[start : start + num_rows], wanted=wanted)
 
-    def accept(self, part: Part, logits: Sequence[bytes], *, keep: int | None = None) -> None:
-        """Commit the first ``keep`` rows (None: all) of a pass and trace them."""
+    def accept(self, part: Part, logits: Sequence[bytes]) -> None:
+        """Trace and commit all rows of a pass."""
         start = self.cache.length
-        keep = len(part.token_ids) if keep is None else keep
         for ordinal, row in zip(part.ordinals_wanted, logits, strict=True):
-            if ordinal < keep:
-                self.trace.logits[start + ordinal] = row
-        self.cache.commit(range(keep))
-        self.trace_states(start)
+            self.trace.logits[start + ordinal] = row if len(row) < LONG_ROW else _hash(row)
+        self.trace_kv(range(start, start + len(part.token_ids)))
+        self.cache.commit(range(len(part.token_ids)))
+        if not self.left:
+            self.trace.state = self.cache.state_hash()
 
-    def trace_states(self, start: int) -> None:
-        """Hash the committed K/V, back to ``start`` or as far as windowed layers still hold all."""
-        oldest = max(start, self.cache.length - LARGEST_BLOCK)
-        for length in range(self.cache.length, oldest, -self._hash_step):
-            self.trace.states[length] = self.cache.state_hash(length)
+    def trace_kv(self, slots: range) -> None:
+        """Hash what these slots hold."""
+        hashes = kv_hashes(self.cache, self._layout, slots)
+        self.trace.kv |= dict(zip(slots, hashes, strict=True))
 
     def advance(self, num_rows: int, wanted: Sequence[int] | None = None) -> None:
         """A pass of its own over the next rows."""
@@ -160,11 +188,10 @@ class Replay:
         self.accept(part, run_pass(self.model, [part])[0])
 
     def run(self, *num_rows: int) -> Trace:
-        """Passes of these numbers of rows, then of the last one until all tokens have run."""
-        for count in num_rows:
-            self.advance(count)
+        """Passes of these numbers of rows, then of the last one, until all tokens have run."""
+        sizes = chain(num_rows, repeat(num_rows[-1]))
         while self.left:
-            self.advance(min(num_rows[-1], self.left))
+            self.advance(min(next(sizes), self.left))
         return self.trace
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blockdraft.config import SamplingParams
+    from blockdraft.config import DraftConfig, SamplingParams
     from blockdraft.errors import (
         BlockdraftError,
         CapacityError,
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from blockdraft.session import Result, Session, Stream, TextChunk, Timings
+    from blockdraft.speculative import SpeculationStats
 
     __version__: str
 
@@ -25,10 +26,12 @@ __all__ = [
     "CapacityError",
     "ConfigError",
     "DownloadError",
+    "DraftConfig",
     "FileFormatError",
     "Result",
     "SamplingParams",
     "Session",
+    "SpeculationStats",
     "Stream",
     "TextChunk",
     "Timings",
@@ -36,7 +39,11 @@ __all__ = [
     "__version__",
 ]
 
-_SESSION_NAMES = frozenset({"Result", "Session", "Stream", "TextChunk", "Timings"})
+_MODULES = {
+    "session": {"Result", "Session", "Stream", "TextChunk", "Timings"},
+    "config": {"DraftConfig", "SamplingParams"},
+    "speculative": {"SpeculationStats"},
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -45,10 +52,7 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("blockdraft")
     if name not in __all__:
         raise AttributeError(f"module 'blockdraft' has no attribute {name!r}")
-    if name in _SESSION_NAMES:
-        module = "session"
-    else:
-        module = "config" if name == "SamplingParams" else "errors"
+    module = next((module for module, names in _MODULES.items() if name in names), "errors")
     return getattr(import_module(f"blockdraft.{module}"), name)
 
 

@@ -1,4 +1,4 @@
-"""Frozen configuration: what a decoder looks like and how a token is picked.
+"""Frozen configuration: what a decoder and a drafter look like and how a token is picked.
 
 Made once at the edge, passed whole, never edited. Knows no files, tensors or text.
 """
@@ -9,7 +9,22 @@ from enum import Enum
 
 from blockdraft.errors import ConfigError
 
-__all__ = ["Activation", "ModelConfig", "RopeConfig", "SamplingParams"]
+__all__ = [
+    "DRAFT_TYPES",
+    "Activation",
+    "ConvConfig",
+    "DraftConfig",
+    "DrafterConfig",
+    "ModelConfig",
+    "RopeConfig",
+    "SamplingParams",
+    "SelectorConfig",
+]
+
+DRAFT_TYPES = ("none", "ngram")
+"""Ways to draft; "none" decodes plainly."""
+
+_MAX_DRAFT_TOKENS = 63
 
 
 class Activation(Enum):
@@ -111,6 +126,111 @@ class ModelConfig:
     tied_head: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ConvConfig:
+    """Grouped dynamic causal convolution around every sublayer (DFlash 2).
+
+    Attributes:
+        kernel_size: Taps: the row itself and its predecessors in the block.
+        group_size: Channels that share a dynamic kernel; divides the hidden size.
+    """
+
+    kernel_size: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorConfig:
+    """Candidate selector (DFlash 2).
+
+    Attributes:
+        rank: Width of a codebook row.
+        top_k: Candidates per drafted row.
+    """
+
+    rank: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """Shape and flags of a DFlash or DFlash 2 drafter.
+
+    Attributes:
+        name: Human name from the file, or "".
+        num_layers: Blocks.
+        hidden_size: Width of the residual stream; the target's too.
+        ffn_size: Width of the feed-forward block.
+        num_heads: Query heads.
+        num_kv_heads: Key/value heads; divides ``num_heads``.
+        head_dim: Width of one head.
+        vocab_size: Tokens of the target.
+        context_length: Positions the drafter was trained for.
+        norm_eps: Epsilon of every RMS norm.
+        rope: Rotary embedding of all layers.
+        window: Tokens a windowed layer sees, its own included; None when no layer is windowed.
+        windowed_layers: One flag per layer: True where the layer is windowed.
+        causal_layers: One flag per layer: True where a row of the block does not see later ones.
+        activation: Gate activation.
+        attention_bias: Whether q, k, v and the attention output carry a bias.
+        block_size: Rows of a block, the anchor included.
+        mask_token_id: Token of the rows after the anchor.
+        target_layer_ids: Target blocks (from 0) after which the residual stream is a feature, in
+            the order of concatenation.
+        num_target_layers: Blocks of the target it was trained for, or None where not stated.
+        embedding_scale: Factor on looked-up embeddings.
+        logit_scale: Factor on logits before the cap.
+        logit_softcap: cap * tanh(logit / cap), or None.
+        draft_vocab_size: Rows of the head where they are fewer than the target's tokens (a
+            reduced vocabulary), or None.
+        own_embedding: The file has an embedding table; otherwise the target's is used.
+        own_head: The file has a head; otherwise the target's is used.
+        mask_embedding: The file has a vector that takes the place of the mask token's embedding.
+        conv: Convolutions of DFlash 2, or None.
+        selector: Candidate selector of DFlash 2, or None.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    ffn_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    rope: RopeConfig
+    window: int | None
+    windowed_layers: tuple[bool, ...]
+    causal_layers: tuple[bool, ...]
+    activation: Activation
+    attention_bias: bool
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    num_target_layers: int | None
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+    draft_vocab_size: int | None = None
+    own_embedding: bool = False
+    own_head: bool = False
+    mask_embedding: bool = False
+    conv: ConvConfig | None = None
+    selector: SelectorConfig | None = None
+
+    @property
+    def feature_size(self) -> int:
+        """Columns of the concatenated target features of one token."""
+        return len(self.target_layer_ids) * self.hidden_size
+
+    @property
+    def head_size(self) -> int:
+        """Rows of the head."""
+        return self.draft_vocab_size or self.vocab_size
+
+
 def _check(ok: bool, name: str, value: object, rule: str) -> None:
     if not ok:
         raise ConfigError(f"{name} is {value}; it must be {rule}")
@@ -167,3 +287,28 @@ class SamplingParams:
             _check(
                 token_id >= 0 and not math.isnan(bias), "logit_bias", (token_id, bias), "a number"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """How a session drafts; names are those of the flags. None of it changes a token.
+
+    Attributes:
+        spec_type: One of `DRAFT_TYPES`; None takes the best for the model: "ngram" while no
+            drafter was trained for it.
+        draft_n_max: K, the most draft tokens of a round.
+    """
+
+    spec_type: str | None = None
+    draft_n_max: int = 7
+
+    def __post_init__(self) -> None:
+        """Check both.
+
+        Raises:
+            ConfigError: A setting is out of range; the message names it.
+        """
+        known = self.spec_type is None or self.spec_type in DRAFT_TYPES
+        _check(known, "spec_type", self.spec_type, f"one of {', '.join(DRAFT_TYPES)}")
+        rule = f"in [1, {_MAX_DRAFT_TOKENS}]"
+        _check(1 <= self.draft_n_max <= _MAX_DRAFT_TOKENS, "draft_n_max", self.draft_n_max, rule)

@@ -23,10 +23,16 @@ SAMPLING = {
     "--n-predict",
     "--stop",
 }
+DRAFT = {"--spec-type", "--spec-draft-n-max", "--show-draft", "--no-show-draft"}
 SYSTEM = {"-sys", "--system-prompt"}
 FLAGS = {
-    "run": {"-f", "--file", "--raw", "--json"} | MODEL | ENGINE | SAMPLING | SYSTEM,
-    "chat": MODEL | ENGINE | SAMPLING | SYSTEM,
+    "run": {"-f", "--file", "--raw", "--json", "--compare"}
+    | MODEL
+    | ENGINE
+    | DRAFT
+    | SAMPLING
+    | SYSTEM,
+    "chat": MODEL | ENGINE | DRAFT | SAMPLING | SYSTEM,
     "inspect": {"-c", "--ctx-size", "--json"},
     "perplexity": {"-f", "--file"} | MODEL | ENGINE,
     "pull": {"--print-path"},

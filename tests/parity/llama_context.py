@@ -92,7 +92,7 @@ class LlamaContext:
     def logits(
         self, token_ids: Sequence[int], rows: Sequence[int]
     ) -> Iterator[NDArray[np.float32]]:
-        """Logits of the ascending ``rows`` of one sequence, "some rows, vocab" at a time."""
+        """Logits of each of the ascending ``rows`` of one sequence, "vocab" each."""
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
         wanted = frozenset(rows)
         for start in range(0, len(token_ids), _BATCH_TOKENS):
@@ -100,9 +100,9 @@ class LlamaContext:
             with self._batch(token_ids[start:stop], start, wanted) as batch:
                 status = self._library.llama_decode(self._context, batch)
                 assert status == 0, f"llama_decode failed with {status}"
-            here = [row - start for row in range(start, stop) if row in wanted]
-            if here:
-                yield np.stack([self._row(idx) for idx in here])
+            for row in range(start, stop):
+                if row in wanted:
+                    yield self._row(row - start)
 
     def _params(self, max_tokens: int) -> _ContextParams:
         params: _ContextParams = self._library.llama_context_default_params()

@@ -6,9 +6,8 @@ Both are under the PSF licence. Other Python versions give other texts, the same
 import inspect
 import textwrap
 from itertools import cycle
-from types import ModuleType
-
 from pydoc_data.topics import topics
+from types import ModuleType
 
 __all__ = ["stdlib_text"]
 

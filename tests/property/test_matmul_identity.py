@@ -18,7 +18,7 @@ from tests.spec import SPEC_TYPES, decode, matmul
 from tests.tiny import FLOAT_TYPES, TENSOR_TYPES, random_blocks
 
 ISAS = _native.isa_names()
-OUT, COLS = 40, 512
+OUT, COLS = 104, 512  # tiles: four side by side, two more, and a broken one
 # Bytes of a block that hold f16 scales, or MXFP4's exponent: they must stay finite.
 SCALE_BYTES = {
     "Q4_0": (0, 2),
@@ -133,8 +133,9 @@ def test_extremes(tensor_type: str, fill: int | None) -> None:
     for isa in ISAS[1:]:
         product = Product(weight, TABLE, isa)
         assert product(ALL).tobytes() == reference.tobytes()
-        alone = [product([i]) for i in ALL]
-        assert np.vstack(alone).tobytes() == reference.tobytes()
+        for count in (1, 2, 3, 4, 7):
+            pieces = [product(ALL[start : start + count]) for start in ALL[::count]]
+            assert np.vstack(pieces).tobytes() == reference.tobytes()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

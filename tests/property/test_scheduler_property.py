@@ -3,11 +3,12 @@ from hypothesis import strategies as st
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Engine, Request
+from blockdraft.speculative import NgramDrafter
 from tests.fake_target import FakeSampler, FakeTarget
 
 REQUESTS = st.builds(
     Request,
-    st.lists(st.integers(0, 47), min_size=1, max_size=120).map(tuple),
+    st.lists(st.integers(0, 47) | st.integers(0, 2), min_size=1, max_size=120).map(tuple),
     st.builds(SamplingParams, seed=st.integers(0, 2**64 - 1), repeat_penalty=st.just(1.1)),
     st.integers(1, 12),
     st.frozensets(st.integers(0, 47), max_size=2),
@@ -30,15 +31,17 @@ def run_alone(request: Request) -> list[int | None]:
     arrivals=st.lists(st.integers(0, 4), min_size=6, max_size=6),
     max_rows=st.integers(1, 40),
     spare_pages=st.integers(0, 6),
+    num_drafts=st.integers(0, 9),
 )
 def test_every_request_gets_its_own_tokens(
-    requests: list[Request], arrivals: list[int], max_rows: int, spare_pages: int
+    requests: list[Request], arrivals: list[int], max_rows: int, spare_pages: int, num_drafts: int
 ) -> None:
     target = FakeTarget(max_rows=max_rows)
     longest = max(len(request.token_ids) + request.max_tokens for request in requests)
     page_bytes = target.layout.full_page_bytes + target.layout.window_page_bytes
     budget = target.layout.max_bytes(longest, rows_per_pass=max_rows) + spare_pages * page_bytes
-    engine = Engine(target, max_cache_bytes=budget, sampler=FakeSampler())
+    drafter = NgramDrafter(num_drafts) if num_drafts else None
+    engine = Engine(target, max_cache_bytes=budget, sampler=FakeSampler(), drafter=drafter)
     tokens: dict[int, list[int | None]] = {}
     firsts: list[int] = []
     for request, pause in zip(requests, arrivals, strict=False):

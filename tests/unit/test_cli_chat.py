@@ -8,7 +8,7 @@ import pytest
 
 from blockdraft.cli import main
 from blockdraft.cli.chat import Chat
-from blockdraft.config import SamplingParams
+from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.errors import ConfigError
 from tests.fake_session import FakeSession
 
@@ -223,7 +223,13 @@ class TestCommand:
             "max_tokens": 9,
             "stop": ["x"],
         }
-        settings = {"num_threads": None, "ctx_size": 50, "isa": None, "cache_dir": None}
+        settings = {
+            "num_threads": None,
+            "ctx_size": 50,
+            "isa": None,
+            "drafting": DraftConfig(),
+            "cache_dir": None,
+        }
         assert loaded.loads == [("m", settings)]
 
     def test_base_model_is_refused(self, loaded: FakeSession, capsys: Output) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockdraft.cli import main
-from blockdraft.config import SamplingParams
+from blockdraft.config import DraftConfig, SamplingParams
 from tests.fake_session import FakeSession
 
 Output = pytest.CaptureFixture[str]
@@ -133,7 +133,13 @@ class TestFlags:
             "stop": [],
             "raw": None,
         }
-        settings = {"num_threads": None, "ctx_size": None, "isa": None, "cache_dir": None}
+        settings = {
+            "num_threads": None,
+            "ctx_size": None,
+            "isa": None,
+            "drafting": DraftConfig(),
+            "cache_dir": None,
+        }
         assert session.loads == [(Path("smollm2-135m"), settings)]
 
     def test_every_flag_arrives(self, session: FakeSession) -> None:
@@ -141,6 +147,7 @@ class TestFlags:
             "hi -m m.gguf -n 5 -c 64 -t 2 --temp 0 --top-k 1 --top-p 0.5 --min-p 0.1"
             " --repeat-penalty 1.1 --repeat-last-n -1 --presence-penalty 0.2"
             " --frequency-penalty 0.3 -s 7 --stop a --stop b --raw --isa scalar"
+            " --spec-type ngram --spec-draft-n-max 3"
         )
         main(["run", *line.split()])
         params = SamplingParams(0, 1, 0.5, 0.1, 1.1, 0.2, 0.3, -1, 7)
@@ -150,7 +157,13 @@ class TestFlags:
             "stop": ["a", "b"],
             "raw": True,
         }
-        settings = {"num_threads": 2, "ctx_size": 64, "isa": "scalar", "cache_dir": None}
+        settings = {
+            "num_threads": 2,
+            "ctx_size": 64,
+            "isa": "scalar",
+            "drafting": DraftConfig("ngram", 3),
+            "cache_dir": None,
+        }
         assert session.loads == [(Path("m.gguf"), settings)]
 
     def test_seed_of_minus_one_is_drawn(self, session: FakeSession) -> None:
@@ -194,6 +207,7 @@ class TestOutput:
                 "tokens_per_s": 8.0,
                 "ttft_s": 0.625,
             },
+            "speculation": None,
         }
         assert shown.err == ""
 

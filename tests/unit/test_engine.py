@@ -1,6 +1,4 @@
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 import pytest
@@ -206,20 +204,28 @@ def test_step_without_work_gives_nothing() -> None:
     assert engine_of().step() == []
 
 
+class TimedTarget(FakeTarget):
+    """A pass takes a second."""
+
+    now_s = 0.0
+
+    def forward(self, batch: Batch) -> PassResult:
+        self.now_s += 1.0
+        return super().forward(batch)
+
+
 def test_stats_measure_waiting_prompt_and_decoding() -> None:
-    ticks: Iterator[int] = count()
+    target = TimedTarget()
     engine = Engine(
-        FakeTarget(),
-        max_cache_bytes=BUDGET,
-        sampler=FakeSampler(),
-        clock=lambda: float(next(ticks)),
+        target, max_cache_bytes=BUDGET, sampler=FakeSampler(), clock=lambda: target.now_s
     )
     engine.add(replace(REQUEST, max_tokens=4))
+    target.now_s += 5.0
     stats = run_all(engine)[-1].stats
     assert stats is not None
-    # Readings: added 0, started 1, tokens at 2, 3, 4, 5.
-    assert (stats.ttft_s, stats.prompt_s, stats.predicted_s) == (2.0, 1.0, 3.0)
+    assert (stats.ttft_s, stats.prompt_s, stats.predicted_s) == (6.0, 1.0, 3.0)
     assert (stats.prompt_tokens, stats.predicted_tokens, stats.tokens_per_s) == (3, 4, 1.0)
+    assert stats.speculation is None
 
 
 def test_penalties_see_the_last_tokens_of_prompt_and_output() -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,3 +58,13 @@ def test_arrays_are_contiguous_and_typed() -> None:
     for pages in (batch.full_pages, batch.window_pages):
         assert pages.dtype == np.uint64
         assert pages.flags.c_contiguous
+
+
+def test_a_tree_stands_at_the_depth_of_its_rows() -> None:
+    target = FakeTarget()
+    chain, tree = sliced(target, 5, 2, 1), sliced(target, 70, 5, 5)
+    tree = replace(tree, parents=(-1, 0, 0, 1, 2))
+    batch = BatchBuilder(8).build([chain, tree, sliced(target, 9, 1, 1)])
+    assert batch.positions.tolist() == [5, 6, 70, 71, 71, 72, 72, 9]
+    assert batch.parents.tolist() == [-1, 0, -1, 2, 2, 3, 4, -1]
+    assert batch.logit_rows.tolist() == [1, 2, 3, 4, 5, 6, 7]

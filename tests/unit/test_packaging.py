@@ -28,7 +28,7 @@ def constraints() -> dict[str, str]:
 
 def test_plain_install_needs_no_torch() -> None:
     plain = [line for line in requires("blockdraft") or [] if "extra ==" not in line]
-    assert names(plain) == {"huggingface-hub", "jinja2", "numpy", "tokenizers"}
+    assert names(plain) == {"huggingface-hub", "jinja2", "numpy", "safetensors", "tokenizers"}
 
 
 def test_licence_is_in_the_metadata() -> None:
@@ -51,13 +51,13 @@ def test_developer_tools_are_pinned_as_in_the_constraints() -> None:
     extras = project()["optional-dependencies"]
     assert isinstance(extras, dict)
     pinned = constraints()
-    for line in extras["dev"]:
+    for line in extras["dev"] + extras["oracles"]:
         name, _, wanted = line.partition("==")
         assert pinned[name] == wanted
 
 
 def test_importing_the_library_imports_no_oracle() -> None:
-    oracles = {"gguf", "llama_cpp", "scipy", "torch", "transformers", "xllamacpp"}
+    oracles = {"dflash", "gguf", "llama_cpp", "scipy", "torch", "transformers", "xllamacpp"}
     program = (
         "import sys, blockdraft; blockdraft.Session; blockdraft.SamplingParams;"
         f" print(*({oracles!r} & set(sys.modules)))"

@@ -205,7 +205,9 @@ def test_requests_of_others_in_the_engine_are_named() -> None:
 
 def test_result_has_the_keys_that_others_read() -> None:
     found = ask(session_of("ab$")).to_dict()
-    assert list(found) == ["text", "token_ids", "finish_reason", "seed", "timings"]
+    assert list(found) == [
+        "text", "token_ids", "finish_reason", "seed", "timings", "speculation"
+    ]  # fmt: skip
     assert list(found["timings"]) == [
         "prompt_tokens", "prompt_s", "predicted_tokens", "predicted_s", "tokens_per_s", "ttft_s"
     ]  # fmt: skip

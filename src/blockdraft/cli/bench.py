@@ -1,7 +1,7 @@
 """Measure speed on this machine; the table goes to standard output, progress to standard error.
 
-kernels: what a pass over M rows costs; decode: plain tokens per second; peers: against llama.cpp;
-startup: from the command to the first token.
+kernels: what a pass over M rows costs; decode: plain tokens per second; speed: what drafting gains;
+peers: against llama.cpp; startup: from the command to the first token.
 """
 
 import argparse
@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from blockdraft.bench import decode, kernels, peers, startup
+from blockdraft.bench import decode, kernels, peers, speed, startup
+from blockdraft.bench.prompts import BUILTIN, load_prompts
 from blockdraft.bench.report import check_output, write_json
 from blockdraft.bench.subject import Subject
-from blockdraft.cli.options import add_model_option
+from blockdraft.cli.options import DRAFT_HINTS, add_draft_options, add_model_option, draft_config
 from blockdraft.cli.parser import Parser, at_least
 from blockdraft.cli.terminal import find_model
 from blockdraft.errors import ConfigError
@@ -32,7 +33,8 @@ class _Report(Protocol):
 
 def add_arguments(parser: Parser) -> None:
     """Add the sub-commands of ``blockdraft bench`` with their flags."""
-    commands = parser.add_subparsers(dest="what", metavar="kernels|decode|peers|startup")
+    parser.hints = DRAFT_HINTS
+    commands = parser.add_subparsers(dest="what", metavar="kernels|decode|speed|peers|startup")
     one = _add_command(commands, "kernels", kernels, _run_kernels)
     one.add_argument(
         "--rows", type=_integers(1), default=kernels.ROWS, metavar="M,...", help="sizes of pass"
@@ -57,6 +59,23 @@ def add_arguments(parser: Parser) -> None:
     )
     one.add_argument("--repeats", type=at_least(1), default=5, metavar="N", help="(default: 5)")
 
+    one = _add_command(commands, "speed", speed, _run_speed)
+    one.add_argument(
+        "--prompts",
+        default=BUILTIN,
+        metavar="FILE",
+        help="JSON lines with id, category and prompt (default: builtin, 40 prompts of our own)",
+    )
+    one.add_argument(
+        "--max-tokens",
+        type=at_least(2),
+        default=192,
+        metavar="N",
+        help="most tokens of an answer (default: %(default)s)",
+    )
+    one.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="(default: 3)")
+    add_draft_options(one)
+
     one = _add_command(commands, "peers", peers, _run_peers)
     one.add_argument(
         "--rows", type=_integers(1), default=peers.ROWS, metavar="M,...", help="sizes of pass"
@@ -77,13 +96,15 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table and write the JSON file; 1 when ``--check`` finds a missed limit.
+    """Measure, print the table and write the JSON file.
+
+    Returns 1 when ``--check`` finds a missed limit, or drafting changed a token.
 
     Raises:
         BlockdraftError: Flags or model cannot be honoured.
     """
     if args.what is None:
-        raise ConfigError("bench needs to know what: kernels, decode, peers or startup")
+        raise ConfigError("bench needs to know what: kernels, decode, speed, peers or startup")
     if args.json is not None:
         check_output(args.json)
     path = find_model(args.model)
@@ -96,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         command = ["blockdraft", *sys.argv[1:]]
         write_json(args.json, report.to_json() | {"command": command})
+    if isinstance(report, speed.SpeedReport):
+        return 0 if report.is_identical else _MISSED
     if isinstance(report, peers.PeerReport | startup.StartupReport) and args.check:
         return 0 if report.is_met else _MISSED
     return 0
@@ -137,6 +160,17 @@ def _run_decode(subject: Subject, args: argparse.Namespace) -> _Report:
         subject,
         num_sequences=args.sequences,
         busy_core=core,
+        repeats=args.repeats,
+        notify=_notify,
+    )
+
+
+def _run_speed(subject: Subject, args: argparse.Namespace) -> _Report:
+    return speed.bench_speed(
+        subject,
+        load_prompts(args.prompts),
+        drafting=draft_config(args),
+        max_tokens=args.max_tokens,
         repeats=args.repeats,
         notify=_notify,
     )

@@ -6,10 +6,14 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 
+from blockdraft.cli.colour import painter, why_no_colour
 from blockdraft.cli.options import (
+    add_draft_options,
     add_engine_options,
     add_model_option,
     add_sampling_options,
+    add_show_draft_option,
+    draft_config,
     max_tokens,
     sampling_params,
 )
@@ -36,7 +40,9 @@ def add_arguments(parser: Parser) -> None:
     """Add the flags of ``blockdraft chat``."""
     add_model_option(parser)
     parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="how the model should act")
+    add_show_draft_option(parser, default=True)
     add_engine_options(parser)
+    add_draft_options(parser)
     add_sampling_options(parser)
 
 
@@ -47,13 +53,14 @@ def run(args: argparse.Namespace) -> int:
         BlockdraftError: Flags or model cannot be honoured.
     """
     params = sampling_params(args)
-    session = load_session(args)
+    session = load_session(args, draft_config(args))
     if session.tokenizer.chat_template is None:
         raise UnsupportedError(
             f"{args.model} has no chat template (it is a base model); use blockdraft run"
         )
     chat = Chat(session, params, stop=args.stop, max_tokens=max_tokens(args))
     chat.system = args.system_prompt or ""
+    chat.paint = painter(in_colour=args.show_draft and why_no_colour(sys.stdout) is None)
     if sys.stdin.isatty():
         with suppress(ImportError):  # not every Python was built with it
             import_module("readline")  # gives input() line editing and history
@@ -67,6 +74,7 @@ class Chat:
     Attributes:
         system: Text of the system turn, or "".
         turns: User and assistant turns so far, oldest first.
+        paint: From a piece of an answer to what is printed for it.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class Chat:
     ) -> None:
         self.system = ""
         self.turns: list[Message] = []
+        self.paint = painter(in_colour=False)
         self._session = session
         self._params = params
         self._stop = stop
@@ -131,7 +140,7 @@ class Chat:
         )
         with suppress(KeyboardInterrupt), stream:
             for chunk in stream:
-                print(chunk.text, end="", flush=True)
+                print(self.paint(chunk), end="", flush=True)
         print(flush=True)
         return stream.result
 

@@ -5,21 +5,41 @@ import os
 from pathlib import Path
 
 from blockdraft.cli.parser import Parser, at_least
-from blockdraft.config import SamplingParams
+from blockdraft.config import DRAFT_TYPES, DraftConfig, SamplingParams
 from blockdraft.errors import ConfigError
 from blockdraft.hub import DEFAULT_MODEL
 
 __all__ = [
+    "DRAFT_HINTS",
+    "add_draft_options",
     "add_engine_options",
     "add_model_option",
     "add_sampling_options",
+    "add_show_draft_option",
     "cache_dir",
     "decode_text",
+    "draft_config",
     "max_tokens",
     "sampling_params",
 ]
 
 _ISAS = ("scalar", "avx2", "avx512")
+
+_NO_DRAFTER = "drafter models are not supported yet; --spec-type ngram drafts without one"
+
+DRAFT_HINTS = {
+    "-md": _NO_DRAFTER,
+    "--model-draft": _NO_DRAFTER,
+    "--spec-draft-model": _NO_DRAFTER,
+    "--spec-draft-p-min": "drafts of --spec-type ngram carry no probability",
+    "--draft-p-min": "drafts of --spec-type ngram carry no probability",
+    "--spec-draft-n-min": "a round may draft any number of tokens up to --spec-draft-n-max",
+    "--draft-min": "a round may draft any number of tokens up to --spec-draft-n-max",
+    "--draft": "use --spec-draft-n-max",
+    "--draft-n": "use --spec-draft-n-max",
+    "--draft-max": "use --spec-draft-n-max",
+}
+"""What to say about flags of llama.cpp that concern drafting."""
 
 _LLAMA_CPP_HINTS = {
     "-p": "the prompt is an argument of its own: blockdraft run 'PROMPT'",
@@ -39,8 +59,7 @@ _LLAMA_CPP_HINTS = {
     "--flash-attn": "attention has one form",
     "-tb": "use -t",
     "--threads-batch": "use -t",
-    "-md": "no drafter is supported yet",
-    "--model-draft": "no drafter is supported yet",
+    **DRAFT_HINTS,
     "-r": "use --stop",
     "--reverse-prompt": "use --stop",
     "--samplers": "the order is penalties, top-k, top-p, min-p, temperature",
@@ -80,6 +99,45 @@ def add_engine_options(parser: argparse.ArgumentParser, *, default_ctx_size: int
         "--isa",
         choices=_ISAS,
         help="instruction set (default: the best this machine has); all give the same bits",
+    )
+
+
+def add_draft_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how tokens are drafted."""
+    group = parser.add_argument_group("drafting", "changes the speed, never a token")
+    group.add_argument(
+        "--spec-type",
+        choices=DRAFT_TYPES,
+        help="none, or ngram: what followed the same words earlier (default: the best for the"
+        " model, ngram while no drafter is known for it)",
+    )
+    default = DraftConfig().draft_n_max
+    group.add_argument(
+        "--spec-draft-n-max",
+        type=int,
+        default=default,
+        metavar="K",
+        help=f"most draft tokens of a round (default: {default})",
+    )
+
+
+def draft_config(args: argparse.Namespace) -> DraftConfig:
+    """How a command line drafts.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+    return DraftConfig(args.spec_type, args.spec_draft_n_max)
+
+
+def add_show_draft_option(parser: argparse.ArgumentParser, *, default: bool) -> None:
+    """Add ``--show-draft`` and its opposite."""
+    parser.add_argument(
+        "--show-draft",
+        action=argparse.BooleanOptionalAction,
+        default=default,
+        help="colour accepted drafts green; the model's own tokens stay as they are"
+        f" (default: {'on' if default else 'off'})",
     )
 
 

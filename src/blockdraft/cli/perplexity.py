@@ -13,6 +13,7 @@ from pathlib import Path
 from blockdraft.cli.options import add_engine_options, add_model_option, decode_text
 from blockdraft.cli.parser import Parser
 from blockdraft.cli.sessions import load_session
+from blockdraft.config import DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.session import Session
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if 0 < args.ctx_size < _MIN_CHUNK_TOKENS:
         raise ConfigError(f"--ctx-size is {args.ctx_size}; it must be {_MIN_CHUNK_TOKENS} or more")
     text = decode_text(path.read_bytes(), args.file)
-    session = load_session(args)
+    session = load_session(args, DraftConfig(spec_type="none"))
     size = session.engine.context_length
     token_ids = session.tokenizer.encode(text, add_special=True, parse_special=False)
     num_chunks = len(token_ids) // size

@@ -3,20 +3,28 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from blockdraft.cli.colour import painter, why_no_colour
+from blockdraft.cli.compare import compare
 from blockdraft.cli.options import (
+    add_draft_options,
     add_engine_options,
     add_model_option,
     add_sampling_options,
+    add_show_draft_option,
     decode_text,
+    draft_config,
     max_tokens,
     sampling_params,
 )
 from blockdraft.cli.parser import Parser
 from blockdraft.cli.sessions import load_session, show_stats
 from blockdraft.errors import ConfigError, UnsupportedError
-from blockdraft.session import Message, Prompt, Session, Stream
+from blockdraft.session import Message, Prompt, Session, Stream, TextChunk
 
 __all__ = ["add_arguments", "run"]
 
@@ -45,29 +53,38 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the text"
     )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also answer without drafts; show a table of both, the speed-up and whether the"
+        " tokens are identical (exit code 1 when not)",
+    )
+    add_show_draft_option(parser, default=False)
     add_engine_options(parser)
+    add_draft_options(parser)
     add_sampling_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the answer; 130 when Ctrl-C cut it short.
+    """Write the answer; 130 when Ctrl-C cut it short, 1 when ``--compare`` finds a difference.
 
     Raises:
         BlockdraftError: Flags, prompt or model cannot be honoured.
     """
     if args.raw and args.system_prompt is not None:
         raise ConfigError("--system-prompt needs the chat template that --raw leaves out")
+    if args.compare and args.spec_type == "none":
+        raise ConfigError("--compare needs drafts, which --spec-type none turns off")
     text = _read_prompt(args)
-    params, limit = sampling_params(args), max_tokens(args)
-    session = load_session(args)
-    stream = session.stream(
-        _with_system(session, text, args),
-        params=params,
-        max_tokens=limit,
-        stop=args.stop,
-        raw=args.raw or None,
-    )
-    was_interrupted = _show(stream, is_silent=args.json)
+    params, limit, drafting = sampling_params(args), max_tokens(args), draft_config(args)
+    session = load_session(args, drafting)
+    prompt = _with_system(session, text, args)
+    options: dict[str, Any] = {"max_tokens": limit, "stop": args.stop, "raw": args.raw or None}
+    show = _shower(args)
+    if args.compare:
+        return compare(session, prompt, show, params=params, as_json=args.json, **options)
+    stream = session.stream(prompt, params=params, **options)
+    was_interrupted = show(stream)
     result = stream.result
     if args.json:
         print(json.dumps(result.to_dict()))
@@ -124,18 +141,30 @@ def _with_system(session: Session, text: str, args: argparse.Namespace) -> Promp
     return turns
 
 
-def _show(stream: Stream, *, is_silent: bool) -> bool:
-    """Read the stream to its end and print its text as it comes; whether Ctrl-C cut it short."""
+def _shower(args: argparse.Namespace) -> Callable[[Stream], bool]:
+    """What reads a stream to its end, prints its text as it comes and tells of Ctrl-C."""
+    in_colour = args.show_draft and not args.json
+    if in_colour:
+        reason = why_no_colour(sys.stdout)
+        if reason is not None:
+            print(f"--show-draft shows no colours: {reason}", file=sys.stderr)
+        in_colour = reason is None
+    paint = painter(in_colour=in_colour)
+    return partial(_show, paint=None if args.json else paint)
+
+
+def _show(stream: Stream, *, paint: Callable[[TextChunk], str] | None) -> bool:
+    """Read the stream to its end and print its text; whether Ctrl-C cut it short."""
     was_interrupted = False
     ends_line = False
     try:
         with stream:
             for chunk in stream:
-                if chunk.text and not is_silent:
-                    print(chunk.text, end="", flush=True)
+                if chunk.text and paint is not None:
+                    print(paint(chunk), end="", flush=True)
                     ends_line = chunk.text.endswith("\n")
     except KeyboardInterrupt:
         was_interrupted = True
-    if not is_silent and not ends_line:
+    if paint is not None and not ends_line:
         print(flush=True)
     return was_interrupted

@@ -5,13 +5,14 @@ import sys
 
 from blockdraft.cli.options import cache_dir
 from blockdraft.cli.terminal import find_model
+from blockdraft.config import DraftConfig
 from blockdraft.session import Result, Session
 
 __all__ = ["load_session", "show_stats"]
 
 
-def load_session(args: argparse.Namespace) -> Session:
-    """The session that ``-m``, ``-c``, ``-t`` and ``--isa`` ask for.
+def load_session(args: argparse.Namespace, drafting: DraftConfig) -> Session:
+    """The session that ``-m``, ``-c``, ``-t`` and ``--isa`` ask for, with the drafts asked for.
 
     Raises:
         BlockdraftError: The model cannot be found, read or run with these settings.
@@ -22,12 +23,13 @@ def load_session(args: argparse.Namespace) -> Session:
         num_threads=args.threads,
         ctx_size=args.ctx_size or None,
         isa=args.isa,
+        drafting=drafting,
         cache_dir=cache_dir(),
     )
 
 
 def show_stats(result: Result) -> None:
-    """Print the seed, counts and times of an answer on standard error, in one line."""
+    """Print seed, counts, times and gains of an answer on standard error, in one line."""
     timings = result.timings
     parts = [
         f"seed {result.seed}",
@@ -36,6 +38,15 @@ def show_stats(result: Result) -> None:
     ]
     if timings.tokens_per_s:
         parts.append(f"{timings.tokens_per_s:.1f} tokens/s")
+    if result.stats is not None and result.stats.num_rounds:
+        stats = result.stats
+        parts += [
+            f"tau {stats.mean_acceptance_length:.2f}",
+            f"acceptance {stats.acceptance_rate:.0%}",
+            f"{stats.num_rounds} rounds",
+            f"B {stats.block_size}",
+            f"K {stats.block_size - 1}",
+        ]
     if timings.ttft_s:
         parts.append(f"first token after {timings.ttft_s:.2f} s")
     if result.finish_reason != "stop":

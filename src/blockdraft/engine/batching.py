@@ -18,17 +18,19 @@ __all__ = ["BatchBuilder", "RowSlice"]
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """A chain of rows that one sequence brings into a pass.
+    """Rows that one sequence brings into a pass.
 
     Attributes:
         cache: Its K/V, with the rows reserved.
         token_ids: int32 [rows], the tokens after the committed ones.
         num_logits: How many of the last rows want logits.
+        parents: Ordinal of each row's predecessor, -1 for the first row; None: a chain.
     """
 
     cache: SequenceCache
     token_ids: NDArray[np.int32]
     num_logits: int
+    parents: tuple[int, ...] | None = None
 
 
 class BatchBuilder:
@@ -71,14 +73,19 @@ class BatchBuilder:
     def _fill_rows(self, row: int, num_rows: int, part: RowSlice) -> None:
         length = part.cache.length
         self._parents[row] = -1
+        self._positions[row] = length
         if num_rows == 1:
             self._token_ids[row] = part.token_ids[0]
-            self._positions[row] = length
             return
         end = row + num_rows
         self._token_ids[row:end] = part.token_ids
-        self._positions[row:end] = np.arange(length, length + num_rows, dtype=np.int32)
-        self._parents[row + 1 : end] = np.arange(row, end - 1, dtype=np.int32)
+        if part.parents is None:
+            self._positions[row:end] = np.arange(length, length + num_rows, dtype=np.int32)
+            self._parents[row + 1 : end] = np.arange(row, end - 1, dtype=np.int32)
+            return
+        for i, parent in enumerate(part.parents[1:], row + 1):
+            self._parents[i] = row + parent
+            self._positions[i] = self._positions[row + parent] + 1
 
     def _page_tables(
         self, caches: Sequence[SequenceCache]

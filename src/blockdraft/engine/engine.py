@@ -1,4 +1,6 @@
-"""Many sequences, one target: every step is one ragged pass and one token for each that decodes.
+"""Many sequences, one target, one drafter: every step is one ragged pass.
+
+For a sequence that decodes a step is a round: propose, run the target, verify, commit.
 
 Knows no text. Synchronous and deterministic: the same calls give the same events, and a request
 gets the tokens it would get alone.
@@ -6,20 +8,26 @@ gets the tokens it would get alone.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.engine.batching import BatchBuilder
-from blockdraft.engine.request import FinishReason, Request, RequestStats, TokenEvent
+from blockdraft.engine.request import Request, RequestStats, TokenEvent
 from blockdraft.engine.sampling import NativeSampler, Sampler, prepare_sampling
 from blockdraft.engine.scheduler import Advance, Scheduler
 from blockdraft.engine.score import score_tokens
-from blockdraft.engine.sequence import SequenceState
+from blockdraft.engine.sequence import Gain, SequenceState, features_of, kept_rows
 from blockdraft.engine.target import Target
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import SequenceCache
+from blockdraft.ops.batch import PassResult
+from blockdraft.speculative.drafter import CommittedRows, Drafter
+from blockdraft.speculative.stats import RoundCounter
+from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
+from blockdraft.speculative.verify import Pick, verify
 
 __all__ = ["Engine"]
 
@@ -33,6 +41,7 @@ class Engine:
         context_length: The most tokens of a sequence; None is what the target was trained for.
         max_running: The most sequences at once; None is as many as a pass has rows.
         sampler: Picks tokens; None is the native sampler.
+        drafter: Proposes tokens; None decodes plainly.
         clock: Seconds; only statistics depend on it.
 
     Raises:
@@ -47,6 +56,7 @@ class Engine:
         context_length: int | None = None,
         max_running: int | None = None,
         sampler: Sampler | None = None,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         trained = target.config.context_length
@@ -64,9 +74,13 @@ class Engine:
             self._pool,
             max_rows=target.max_rows,
             max_running=target.max_rows if max_running is None else max_running,
+            num_draft_tokens=0 if drafter is None else drafter.block_size - 1,
         )
         self._builder = BatchBuilder(target.max_rows)
         self._sampler = NativeSampler() if sampler is None else sampler
+        self._drafter = drafter
+        self._draft_s = 0.0  # of the round that runs
+        self._verify_s = 0.0
         self._clock = clock
         self._request_ids = count()
 
@@ -104,7 +118,10 @@ class Engine:
             cache=SequenceCache(self._pool),
             sampling=prepare_sampling(request.params, request.choice),
             added_s=self._clock(),
+            rounds=self._new_rounds(request),
         )
+        if self._drafter is not None and sequence.rounds is not None:
+            self._drafter.start(sequence.request_id)
         self._scheduler.add(sequence)
         return sequence.request_id
 
@@ -117,38 +134,23 @@ class Engine:
         sequence = self._scheduler.find(request_id)
         if sequence is None:
             raise KeyError(request_id)
-        self._scheduler.remove(sequence)
+        self._remove(sequence)
         return sequence.stats(self._clock())
 
     def step(self) -> list[TokenEvent]:
-        """Run one pass; returns an event for every request that got a token, in batch order.
+        """Run one pass; returns the tokens it gave, in batch order, as one event each.
 
         Nothing to do gives no events. After an exception (Ctrl-C, say) the requests that were
         running must be cancelled.
         """
-        admitted = self._scheduler.admit()
-        if admitted:
-            now_s = self._clock()
-            for sequence in admitted:
-                sequence.started_s = now_s
+        self._admit()
         advances = self._scheduler.next_pass()
         if not advances:
             return []
-        logits = self._forward(advances)
-        ready: list[SequenceState] = []
-        for advance in advances:
-            sequence = advance.sequence
-            sequence.cache.commit(range(advance.num_rows))
-            if not sequence.num_pending:
-                ready.append(sequence)
-        if not ready:
-            return []
-        token_ids = self._sampler.pick(logits, [sequence.sample_row() for sequence in ready])
-        now_s = self._clock()
-        return [
-            self._take(sequence, int(token_id), now_s)
-            for sequence, token_id in zip(ready, token_ids, strict=True)
-        ]
+        proposals = self._propose(advances)
+        result = self._run_pass(advances, proposals)
+        verdicts = self._verify(advances, proposals, result.logits)
+        return self._commit(advances, proposals, verdicts, result)
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Natural log-probability of every token but the first given those before, [tokens - 1].
@@ -166,28 +168,130 @@ class Engine:
             )
         return score_tokens(self.target, self._pool, np.array(token_ids, np.int32))
 
-    def _forward(self, advances: Sequence[Advance]) -> NDArray[np.float32]:
-        slices = []
-        for advance in advances:
-            advance.sequence.cache.reserve(advance.num_rows)
-            slices.append(advance.sequence.next_rows(advance.num_rows))
-        return self.target.forward(self._builder.build(slices)).logits
+    def _admit(self) -> None:
+        admitted = self._scheduler.admit()
+        if admitted:
+            now_s = self._clock()
+            for sequence in admitted:
+                sequence.started_s = now_s
 
-    def _take(self, sequence: SequenceState, token_id: int, now_s: float) -> TokenEvent:
-        sequence.num_picked += 1
+    def _propose(self, advances: Sequence[Advance]) -> list[Proposal]:
+        """A proposal for every advance, an empty one where nothing may be drafted."""
+        proposals = [NO_DRAFTS] * len(advances)
+        drafting = [i for i, advance in enumerate(advances) if advance.max_drafts]
+        self._draft_s = 0.0
+        if self._drafter is None or not drafting:
+            return proposals
+        start_s = self._clock()
+        tasks = [advances[i].sequence.draft_task(advances[i].max_drafts) for i in drafting]
+        for i, proposal in zip(drafting, self._drafter.propose(tasks), strict=True):
+            assert len(proposal) <= advances[i].max_drafts
+            proposals[i] = proposal
+        self._draft_s = self._clock() - start_s
+        return proposals
+
+    def _run_pass(self, advances: Sequence[Advance], proposals: Sequence[Proposal]) -> PassResult:
+        slices = []
+        for advance, proposal in zip(advances, proposals, strict=True):
+            advance.sequence.cache.reserve(advance.num_rows + len(proposal))
+            slices.append(advance.sequence.next_rows(advance.num_rows, proposal))
+        batch = self._builder.build(slices)
+        start_s = self._clock()
+        result = self.target.forward(batch)
+        self._verify_s = self._clock() - start_s
+        return result
+
+    def _verify(
+        self,
+        advances: Sequence[Advance],
+        proposals: Sequence[Proposal],
+        logits: NDArray[np.float32],
+    ) -> list[Verdict | None]:
+        """What each sequence gains; None for one whose prompt has not been read to its end."""
+        ready = [advance.num_rows == advance.sequence.num_pending for advance in advances]
+        if not any(proposals):
+            sequences = [advances[i].sequence for i, is_ready in enumerate(ready) if is_ready]
+            rows = [sequence.sample_row() for sequence in sequences]
+            picked = iter(self._sampler.pick(logits, rows) if rows else ())
+            return [Verdict((0,), (int(next(picked)),)) if is_ready else None for is_ready in ready]
+        verdicts: list[Verdict | None] = []
+        first = 0
+        for advance, proposal, is_ready in zip(advances, proposals, ready, strict=True):
+            if is_ready:
+                verdicts.append(verify(proposal, self._picker(advance.sequence, logits, first)))
+                first += 1 + len(proposal)
+            else:
+                verdicts.append(None)
+        return verdicts
+
+    def _picker(self, sequence: SequenceState, logits: NDArray[np.float32], first: int) -> Pick:
+        """What the target picks after the rows of a sequence, whose logits begin at ``first``."""
+
+        def pick(row: int, path: Sequence[int]) -> int:
+            row_logits = logits[first + row : first + row + 1]
+            return int(self._sampler.pick(row_logits, [sequence.sample_row(path)])[0])
+
+        return pick
+
+    def _commit(
+        self,
+        advances: Sequence[Advance],
+        proposals: Sequence[Proposal],
+        verdicts: Sequence[Verdict | None],
+        result: PassResult,
+    ) -> list[TokenEvent]:
+        """Write the tokens gained, make the rows that stay permanent, tell the drafter."""
+        gains: list[tuple[SequenceState, Gain]] = []
+        seen: list[CommittedRows] = []
+        first = 0
+        for advance, proposal, verdict in zip(advances, proposals, verdicts, strict=True):
+            sequence = advance.sequence
+            gain = None if verdict is None else sequence.take(proposal, verdict)
+            kept = kept_rows(advance.num_rows, gain)
+            start = sequence.cache.length
+            sequence.cache.commit(kept)
+            if gain is not None:
+                gains.append((sequence, gain))
+            if sequence.rounds is not None and (gain is None or gain.reason is None):
+                token_ids = sequence.token_ids[start : sequence.cache.length]
+                features = features_of(result, first, kept)
+                seen.append(CommittedRows(sequence.request_id, start, token_ids, features))
+            first += advance.num_rows + len(proposal)
+        self._observe(seen)
+        now_s = self._clock()
+        return [event for pair in gains for event in self._events(*pair, now_s)]
+
+    def _observe(self, rows: Sequence[CommittedRows]) -> None:
+        if self._drafter is not None and rows:
+            start_s = self._clock()
+            self._drafter.observe(rows)
+            self._draft_s += self._clock() - start_s
+
+    def _events(self, sequence: SequenceState, gain: Gain, now_s: float) -> list[TokenEvent]:
+        """An event for each token of one sequence; if it ended, it is removed."""
         if sequence.first_token_s is None:
             sequence.first_token_s = now_s
-        reason: FinishReason
-        if token_id in sequence.request.stop_token_ids:
-            written, reason = None, "stop"
-        else:
-            written = token_id
-            sequence.append(token_id)
-            if not sequence.is_full:
-                return TokenEvent(sequence.request_id, written)
-            reason = "length"
+        elif sequence.rounds is not None:
+            sequence.rounds.add_time(self._draft_s, self._verify_s)
+        events = [
+            TokenEvent(sequence.request_id, token_id, is_drafted=i < gain.num_accepted)
+            for i, token_id in enumerate(gain.token_ids)
+        ]
+        if gain.reason is not None:
+            self._remove(sequence)
+            stats = sequence.stats(now_s)
+            events[-1] = replace(events[-1], finish_reason=gain.reason, stats=stats)
+        return events
+
+    def _remove(self, sequence: SequenceState) -> None:
         self._scheduler.remove(sequence)
-        return TokenEvent(sequence.request_id, written, reason, sequence.stats(now_s))
+        if self._drafter is not None and sequence.rounds is not None:
+            self._drafter.end(sequence.request_id)
+
+    def _new_rounds(self, request: Request) -> RoundCounter | None:
+        if self._drafter is None or not request.draft:
+            return None
+        return RoundCounter(self._drafter.type_name, self._drafter.block_size)
 
     def _check(self, request: Request) -> None:
         if request.max_tokens < 1:

@@ -3,7 +3,8 @@
 Knows counts and bytes; token values, logits and time are nothing to it.
 
 Every admitted sequence is promised the memory of its longest possible output, so that a running
-sequence never meets a full pool. Waiting sequences are admitted strictly in order of arrival.
+sequence never meets a full pool. Drafts need no more: a round has fewer of them than tokens are
+left to write. Waiting sequences are admitted strictly in order of arrival.
 """
 
 from collections import deque
@@ -15,13 +16,23 @@ from blockdraft.kv_cache import KVPool
 
 __all__ = ["Advance", "Scheduler"]
 
+# Rows of a pass beyond which drafts cost about as much as they may gain: one block of the kernels.
+_DRAFTING_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """A sequence and how many of its pending tokens the next pass takes."""
+    """A sequence and what it brings to the next pass.
+
+    Attributes:
+        sequence: Whose rows they are.
+        num_rows: How many of its pending tokens.
+        max_drafts: The most drafts after them.
+    """
 
     sequence: SequenceState
     num_rows: int
+    max_drafts: int = 0
 
 
 class Scheduler:
@@ -31,10 +42,14 @@ class Scheduler:
         pool: K/V memory that the sequences share.
         max_rows: The most rows of a pass.
         max_running: The most sequences at once, at most ``max_rows``.
+        num_draft_tokens: K, the most drafts of a sequence in a pass.
     """
 
-    def __init__(self, pool: KVPool, *, max_rows: int, max_running: int) -> None:
+    def __init__(
+        self, pool: KVPool, *, max_rows: int, max_running: int, num_draft_tokens: int = 0
+    ) -> None:
         self._pool = pool
+        self._num_draft_tokens = num_draft_tokens
         self._max_rows = max_rows
         self._max_running = min(max_running, max_rows)
         self._waiting: deque[SequenceState] = deque()
@@ -94,15 +109,17 @@ class Scheduler:
         return admitted
 
     def next_pass(self) -> list[Advance]:
-        """Rows of the next pass: one per decoding sequence, then prompts, first come first served.
+        """Rows of the next pass: decoding sequences, then prompts, first come first served.
 
-        A prompt is cut wherever the pass is full.
+        A decoding sequence brings one row and an equal share of the drafts. A prompt is cut
+        wherever the pass is full.
         """
         running = self._running
-        advances = [Advance(sequence, 1) for sequence in running if sequence.num_output]
-        if len(advances) == len(running):
+        decoding = [sequence for sequence in running if sequence.num_output]
+        advances = self._with_drafts(decoding, is_alone=len(decoding) == len(running))
+        if len(decoding) == len(running):
             return advances
-        rows_left = self._max_rows - len(advances)
+        rows_left = self._max_rows - sum(1 + advance.max_drafts for advance in advances)
         for sequence in running:
             if not rows_left:
                 break
@@ -111,6 +128,16 @@ class Scheduler:
                 rows_left -= num_rows
                 advances.append(Advance(sequence, num_rows))
         return advances
+
+    def _with_drafts(self, decoding: list[SequenceState], *, is_alone: bool) -> list[Advance]:
+        """One row for each sequence, and drafts; beside prompts at most half of what is left."""
+        if not self._num_draft_tokens or not decoding:
+            return [Advance(sequence, 1) for sequence in decoding]
+        rows_left = self._max_rows - len(decoding)
+        wanted = max(_DRAFTING_ROWS, 1 + self._num_draft_tokens) - len(decoding)
+        share = max(min(wanted, rows_left if is_alone else rows_left // 2), 0) // len(decoding)
+        limit = min(share, self._num_draft_tokens)
+        return [Advance(sequence, 1, min(limit, sequence.max_drafts)) for sequence in decoding]
 
     def find(self, request_id: int) -> SequenceState | None:
         """The waiting or running sequence of that number."""

@@ -1,14 +1,60 @@
 """The state of one running request: its tokens, its K/V, its clock readings."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.engine.batching import RowSlice
-from blockdraft.engine.request import Request, RequestStats
+from blockdraft.engine.request import FinishReason, Request, RequestStats
 from blockdraft.engine.sampling import PreparedSampling, SampleRow
 from blockdraft.kv_cache import SequenceCache
+from blockdraft.ops.batch import PassResult
+from blockdraft.speculative.drafter import DraftTask
+from blockdraft.speculative.stats import RoundCounter
+from blockdraft.speculative.types import Proposal, Verdict
 
-__all__ = ["SequenceState"]
+__all__ = ["Gain", "SequenceState", "features_of", "kept_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a pass gave one sequence after its stop rules.
+
+    Attributes:
+        token_ids: Tokens gained; None in place of a stop token, which is not written.
+        rows: Rows of the round that stay: the anchor's 0, then those of accepted drafts.
+        num_accepted: Tokens that are accepted drafts; the first ones.
+        reason: Why the output ends here; None when it goes on.
+    """
+
+    token_ids: tuple[int | None, ...]
+    rows: tuple[int, ...]
+    num_accepted: int
+    reason: FinishReason | None
+
+
+def kept_rows(num_pending: int, gain: Gain | None) -> Sequence[int]:
+    """Ordinals of the rows of a pass that stay: pending tokens and accepted drafts.
+
+    Args:
+        num_pending: Rows of pending tokens, the first ones of the pass.
+        gain: What the pass gave; None when it read a piece of a prompt.
+    """
+    num_rows = num_pending if gain is None else num_pending + len(gain.rows) - 1
+    if gain is None or gain.rows[-1] == len(gain.rows) - 1:
+        return range(num_rows)
+    return [*range(num_pending), *(num_pending - 1 + row for row in gain.rows[1:])]
+
+
+def features_of(result: PassResult, first: int, rows: Sequence[int]) -> NDArray[np.float32] | None:
+    """Features of some rows of a sequence whose rows begin at ``first``; None without taps."""
+    if result.features is None:
+        return None
+    if isinstance(rows, range):
+        return result.features[first : first + len(rows)]
+    return result.features[[first + row for row in rows]]
 
 
 class SequenceState:
@@ -25,6 +71,7 @@ class SequenceState:
         started_s: Clock reading of the admission; None while it waits.
         first_token_s: Clock reading of the first token; None before.
         num_picked: Tokens picked, a stop token included.
+        rounds: Counts of its rounds; None when nothing drafts for it.
     """
 
     def __init__(
@@ -35,6 +82,7 @@ class SequenceState:
         cache: SequenceCache,
         sampling: PreparedSampling,
         added_s: float,
+        rounds: RoundCounter | None = None,
     ) -> None:
         self.request_id = request_id
         self.request = request
@@ -43,6 +91,7 @@ class SequenceState:
         self.started_s: float | None = None
         self.first_token_s: float | None = None
         self.num_picked = 0
+        self.rounds = rounds
         self._sampling = sampling
         self._num_prompt = len(request.token_ids)
         self._num_tokens = self._num_prompt
@@ -70,27 +119,66 @@ class SequenceState:
         return self._num_tokens - self.cache.length
 
     @property
-    def is_full(self) -> bool:
-        """Whether ``max_tokens`` are written."""
-        return self._num_tokens == len(self._token_ids)
+    def max_drafts(self) -> int:
+        """Drafts of a round that could be written: the round adds one token more."""
+        return 0 if self.rounds is None else len(self._token_ids) - self._num_tokens - 1
 
-    def append(self, token_id: int) -> None:
-        """Add a token to the output; it becomes pending."""
-        self._token_ids[self._num_tokens] = token_id
-        self._num_tokens += 1
+    def draft_task(self, max_drafts: int) -> DraftTask:
+        """What a drafter needs to know of it."""
+        params, choice = self.request.params, self.request.choice
+        return DraftTask(self.request_id, self.token_ids, max_drafts, params, choice)
 
-    def next_rows(self, num_rows: int) -> RowSlice:
-        """The first ``num_rows`` pending tokens as rows; logits only after the last pending one."""
+    def next_rows(self, num_rows: int, proposal: Proposal) -> RowSlice:
+        """Rows of the next pass: ``num_rows`` pending tokens, and the drafts after the anchor.
+
+        Logits are wanted after the last pending token and every draft.
+        """
         start = self.cache.length
         stop = start + num_rows
-        return RowSlice(self.cache, self._token_ids[start:stop], int(stop == self._num_tokens))
+        num_drafts = len(proposal)
+        num_logits = 1 + num_drafts if stop == self._num_tokens else 0
+        parents = None
+        if num_drafts:
+            self._token_ids[stop : stop + num_drafts] = proposal.token_ids
+            if not proposal.is_chain:
+                parents = (-1, *(parent + 1 for parent in proposal.parents))
+        rows = self._token_ids[start : stop + num_drafts]
+        return RowSlice(self.cache, rows, num_logits, parents)
 
-    def sample_row(self) -> SampleRow:
-        """What picking its next token needs."""
-        num_tokens = self._num_tokens
-        return SampleRow(
-            self._sampling, num_tokens, self._sampling.recent(self._token_ids[:num_tokens])
-        )
+    def sample_row(self, path: Sequence[int] = ()) -> SampleRow:
+        """What picking a token needs: the next one, or the one after accepted drafts."""
+        stop = self._num_tokens + len(path)
+        if path:
+            self._token_ids[self._num_tokens : stop] = path
+        return SampleRow(self._sampling, stop, self._sampling.recent(self._token_ids[:stop]))
+
+    def take(self, proposal: Proposal, verdict: Verdict) -> Gain:
+        """Write the tokens of a pass one by one, as far as the output goes, and count the round."""
+        is_round = self.num_output > 0
+        token_ids: list[int | None] = []
+        reason: FinishReason | None = None
+        for token_id in verdict.token_ids:
+            written, reason = self._write(token_id)
+            token_ids.append(written)
+            if reason is not None:
+                break
+        num_taken = len(token_ids)
+        num_accepted = min(verdict.num_accepted, num_taken)
+        if is_round and self.rounds is not None:
+            self.rounds.add_round(proposal, num_accepted=num_accepted, num_tokens=num_taken)
+        return Gain(tuple(token_ids), verdict.rows[:num_taken], num_accepted, reason)
+
+    def _write(self, token_id: int) -> tuple[int | None, FinishReason | None]:
+        """Add a picked token to the output; returns what was written and why the output ends."""
+        request = self.request
+        self.num_picked += 1
+        if token_id in request.stop_token_ids:
+            return None, "stop"
+        self._token_ids[self._num_tokens] = token_id
+        self._num_tokens += 1
+        if request.stop_rule is not None and request.stop_rule(token_id):
+            return token_id, "stop"
+        return token_id, "length" if self._num_tokens == len(self._token_ids) else None
 
     def stats(self, now_s: float) -> RequestStats:
         """Counts and times if it ended at ``now_s``."""
@@ -105,4 +193,5 @@ class SequenceState:
             predicted_s=predicted_s,
             tokens_per_s=num_later / predicted_s if num_later and predicted_s > 0 else 0.0,
             ttft_s=0.0 if self.first_token_s is None else first_s - self.added_s,
+            speculation=None if self.rounds is None else self.rounds.stats(predicted_s),
         )

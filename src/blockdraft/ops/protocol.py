@@ -13,7 +13,17 @@ from typing import Generic, Protocol, TypeVar
 
 from blockdraft.config import Activation, RopeConfig
 
-__all__ = ["AttentionSpec", "Linear", "Norm", "Ops"]
+__all__ = [
+    "AttentionSpec",
+    "Convolution",
+    "DrafterOps",
+    "Linear",
+    "Mixing",
+    "Norm",
+    "Ops",
+    "Selection",
+    "Selector",
+]
 
 X = TypeVar("X")
 W = TypeVar("W")
@@ -68,6 +78,74 @@ class AttentionSpec(Generic[V]):
     causal: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Convolution(Generic[W, V]):
+    """Grouped dynamic causal convolution around a sublayer.
+
+    Row t of a sequence becomes ``sum over o < taps of (base[o] + delta[t, o]) * x[t - o]``; rows
+    before the sequence's first of the pass are zero. Side 0 is the sublayer's input, side 1 its
+    output; ``delta`` of both sides comes from the normed input.
+
+    Attributes:
+        base: Kernels by side, tap and channel, flat: "2*taps*width".
+        projection: Normed input to dynamic kernels by side, tap and group: "2*taps*groups width".
+        taps: Rows that enter one row.
+        group_size: Neighbouring channels that share a dynamic kernel; divides the width.
+    """
+
+    base: V
+    projection: Linear[W, V]
+    taps: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing(Generic[X, W, V]):
+    """A convolution on its way from a sublayer's input to its output.
+
+    Attributes:
+        conv: The convolution.
+        kernels: Dynamic kernels of every row, "rows 2*taps*groups".
+    """
+
+    conv: Convolution[W, V]
+    kernels: X
+
+
+@dataclass(frozen=True, slots=True)
+class Selector(Generic[W, V]):
+    """Scores the candidates of a row given the token before it.
+
+    The score of b after a is ``logit(b) + sum(predecessors[a] * gate * successors[b])`` with
+    ``gate`` the projection of the row's normed hidden state.
+
+    Attributes:
+        predecessors: "vocab rank".
+        successors: "vocab rank".
+        projection: "rank width".
+        top_k: Candidates per row.
+    """
+
+    predecessors: W
+    successors: W
+    projection: Linear[W, V]
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[X]):
+    """Candidates of each row with logits, and their scores.
+
+    Attributes:
+        candidates: Token ids, "rows top_k": by logit, then by lower id.
+        scores: "rows top_k*top_k", predecessor-major. The predecessors are the candidates of the
+            row before; where that row has no logits its token, in every line.
+    """
+
+    candidates: X
+    scores: X
+
+
 class Ops(Protocol[X, W, V]):
     """What a network may do. Every method returns a new handle or updates the one it names."""
 
@@ -109,4 +187,51 @@ class Ops(Protocol[X, W, V]):
         self, x: X, norm: Norm[V], head: Linear[W, V], *, scale: float, softcap: float | None
     ) -> X:
         """Final norm and head on the rows for which the pass wants logits."""
+        ...
+
+
+class DrafterOps(Ops[X, W, V], Protocol[X, W, V]):
+    """What a drafter may do besides: two kinds of pass over one cache.
+
+    A pass *injects*: its rows are target features of committed tokens, and their keys and values
+    are stored. Or it *drafts*: its rows are blocks, an anchor and masked rows, that see all
+    committed positions before the anchor and themselves, and are never committed.
+    """
+
+    def target_features(self, size: int) -> X:
+        """The pass's target features, "rows size"."""
+        ...
+
+    def store(self, k: X, v: X, spec: AttentionSpec[V]) -> None:
+        """Norm and rotate keys and store them with their values, as `attend` does."""
+        ...
+
+    def embed_masked(self, table: W, *, scale: float, mask_token_id: int, mask: V) -> X:
+        """`embed` with ``mask`` in place of one row of ``table``."""
+        ...
+
+    def prepare(
+        self, x: X, linears: Sequence[Linear[W, V]], norm: Norm[V], conv: Convolution[W, V]
+    ) -> tuple[list[X], Mixing[X, W, V]]:
+        """`project` of the normed rows convolved on side 0; the mixing is for the output."""
+        ...
+
+    def finish(self, x: X, linear: Linear[W, V], residual: X, mixing: Mixing[X, W, V]) -> None:
+        """Update ``residual += convolve(linear(x))`` on side 1."""
+        ...
+
+    def gated_finish(
+        self,
+        gate: X,
+        up: X,
+        activation: Activation,
+        linear: Linear[W, V],
+        residual: X,
+        mixing: Mixing[X, W, V],
+    ) -> None:
+        """Update ``residual += convolve(linear(activation(gate) * up))`` on side 1."""
+        ...
+
+    def select(self, x: X, norm: Norm[V], logits: X, selector: Selector[W, V]) -> Selection[X]:
+        """Candidates of the rows of ``logits``, whose hidden states are in ``x``."""
         ...

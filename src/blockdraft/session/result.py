@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from blockdraft.engine.request import FinishReason
+from blockdraft.speculative.stats import SpeculationStats
 
 __all__ = ["Result", "TextChunk", "Timings"]
 
@@ -37,10 +38,12 @@ class TextChunk:
     Attributes:
         text: Whole characters; joined, the chunks give ``Result.text``.
         token_ids: Tokens picked since the chunk before; joined, they give ``Result.token_ids``.
+        is_drafted: Whether the token that completed it is an accepted draft.
     """
 
     text: str
     token_ids: tuple[int, ...]
+    is_drafted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Result:
         finish_reason: "stop" (the model ended, or a stop string), "length" or "cancelled".
         seed: Seed of the sampler, as given or as drawn.
         timings: Counts and times.
+        stats: What drafting gained; None without it.
     """
 
     text: str
@@ -61,7 +65,11 @@ class Result:
     finish_reason: FinishReason
     seed: int
     timings: Timings
+    stats: SpeculationStats | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON-ready objects, with the keys of ``blockdraft run --json``."""
-        return {**asdict(self), "token_ids": list(self.token_ids)}
+        found = asdict(self)
+        del found["stats"]
+        speculation = None if self.stats is None else self.stats.to_dict()
+        return {**found, "token_ids": list(self.token_ids), "speculation": speculation}

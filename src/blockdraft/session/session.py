@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from blockdraft import hub
-from blockdraft.config import SamplingParams
+from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.engine.engine import Engine
 from blockdraft.engine.request import Request
 from blockdraft.engine.sampling import NativeSampler
@@ -22,6 +22,7 @@ from blockdraft.session.generation import Generation
 from blockdraft.session.prompt import Prompt, TextCodec, encode_prompt
 from blockdraft.session.result import Result
 from blockdraft.session.stream import Stream
+from blockdraft.speculative import Drafter, NgramDrafter
 from blockdraft.tokenizer import Tokenizer
 from blockdraft.weights.gguf import GGUFFile
 
@@ -29,6 +30,7 @@ __all__ = ["Session"]
 
 _MIN_CACHE_BYTES = 2 << 30
 _DEFAULT_PARAMS = SamplingParams()
+_DEFAULT_DRAFTING = DraftConfig()
 
 
 class Session:
@@ -55,19 +57,20 @@ class Session:
         ctx_size: int | None = None,
         max_cache_bytes: int | None = None,
         isa: str | None = None,
-        progress: hub.Progress | None = None,
+        drafting: DraftConfig = _DEFAULT_DRAFTING,
         cache_dir: Path | None = None,
     ) -> "Session":
         """A session on a model.
 
         Args:
-            model: A known name, a path, or ``hf:ORG/REPO[:FILE]``.
+            model: A known name, a path, or ``hf:ORG/REPO[:FILE]``; `hub.resolve` tells about
+                downloads.
             num_threads: Threads of the native core; None is one per core.
             ctx_size: The most tokens of prompt and answer; None is what the model was trained for.
             max_cache_bytes: Budget of K/V memory over all requests, touched as it is used; None is
                 2 GiB, or one full context where that is more.
             isa: Instruction set to force; None takes the best of this machine.
-            progress: Told about downloads.
+            drafting: How tokens are drafted; it never changes them.
             cache_dir: Folder of downloaded models, with compiled tokenizers in ``tokenizers``
                 below it; None is the user's cache.
 
@@ -75,7 +78,7 @@ class Session:
             BlockdraftError: The model cannot be found, read or run, or a setting is out of range.
         """
         tokenizer_dir = None if cache_dir is None else cache_dir / "tokenizers"
-        path = hub.resolve(str(model), progress=progress, cache_dir=cache_dir)
+        path = hub.resolve(str(model), cache_dir=cache_dir)
         with GGUFFile.open(path) as file:
             tokenizer = Tokenizer.from_gguf(file, cache_dir=tokenizer_dir)
             target = load_target(file, num_threads=num_threads, isa=isa)
@@ -89,6 +92,7 @@ class Session:
             max_cache_bytes=max_cache_bytes,
             context_length=ctx_size,
             sampler=NativeSampler(isa),
+            drafter=_new_drafter(drafting),
         )
         return cls(engine, tokenizer)
 
@@ -100,10 +104,11 @@ class Session:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         raw: bool | None = None,
+        draft: bool = True,
     ) -> Result:
         """The whole answer to one prompt; arguments and errors as in `stream`."""
         with self.stream(
-            prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw
+            prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw, draft=draft
         ) as stream:
             for _ in stream:
                 pass
@@ -117,6 +122,7 @@ class Session:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         raw: bool | None = None,
+        draft: bool = True,
     ) -> Stream:
         """The answer to one prompt, piece by piece; several streams may be read in turn.
 
@@ -126,14 +132,33 @@ class Session:
             max_tokens: The most tokens to write; None is what the context has room for.
             stop: Strings that end the answer; they are not part of its text.
             raw: True uses no chat template; None uses one where the model has it.
+            draft: False writes this answer without drafts.
 
         Raises:
             BlockdraftError: The prompt, a parameter or a stop string cannot be honoured, or the
                 request does not fit context or memory.
         """
-        request_id, generation = self._add(
-            prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw
+        called_s = time.perf_counter()
+        if params.seed is None:
+            params = replace(params, seed=_drawn_seed())
+        assert params.seed is not None
+        token_ids = tuple(self.encode(prompt, raw=raw))
+        generation = Generation(
+            self.tokenizer.stream_decoder(),
+            stop=(stop,) if isinstance(stop, str) else stop,
+            seed=params.seed,
         )
+        request = Request(
+            token_ids,
+            params,
+            self._room(len(token_ids)) if max_tokens is None else max_tokens,
+            self.tokenizer.eos_ids,
+            stop_rule=generation.ends_with,
+            draft=draft,
+        )
+        generation.before_s = time.perf_counter() - called_s
+        request_id = self.engine.add(request)
+        self._generations[request_id] = generation
         return Stream(
             generation,
             advance=self._advance,
@@ -177,33 +202,6 @@ class Session:
         """
         return encode_prompt(self.tokenizer, prompt, raw=raw)
 
-    def _add(
-        self,
-        prompt: Prompt,
-        *,
-        params: SamplingParams,
-        max_tokens: int | None,
-        stop: Sequence[str],
-        raw: bool | None,
-    ) -> tuple[int, Generation]:
-        called_s = time.perf_counter()
-        if params.seed is None:
-            params = replace(params, seed=_drawn_seed())
-        assert params.seed is not None
-        token_ids = self.encode(prompt, raw=raw)
-        if max_tokens is None:
-            max_tokens = self._room(len(token_ids))
-        generation = Generation(
-            self.tokenizer.stream_decoder(),
-            stop=(stop,) if isinstance(stop, str) else stop,
-            seed=params.seed,
-            before_s=time.perf_counter() - called_s,
-        )
-        request = Request(tuple(token_ids), params, max_tokens, self.tokenizer.eos_ids)
-        request_id = self.engine.add(request)
-        self._generations[request_id] = generation
-        return request_id, generation
-
     def _room(self, num_prompt: int) -> int:
         room = self.engine.context_length - num_prompt
         if room < 1:
@@ -225,18 +223,22 @@ class Session:
             generation = self._generations.get(event.request_id)
             if generation is None:
                 raise ConfigError(f"request {event.request_id} was not made by this session")
-            if generation.feed(event):
-                stats = self.engine.cancel(event.request_id)
-                generation.finish("stop", stats, flush=False)
+            generation.feed(event)
             if generation.result is not None:
                 del self._generations[event.request_id]
 
     def _cancel(self, request_id: int) -> None:
         generation = self._generations.pop(request_id, None)
         if generation is not None:
-            generation.finish("cancelled", self.engine.cancel(request_id), flush=True)
+            generation.finish("cancelled", self.engine.cancel(request_id))
 
 
 def _drawn_seed() -> int:
     """53 random bits: what programs that read JSON numbers as doubles keep exactly."""
     return int.from_bytes(os.urandom(7), "little") >> 3
+
+
+def _new_drafter(config: DraftConfig) -> Drafter | None:
+    if config.spec_type == "none":
+        return None
+    return NgramDrafter(config.draft_n_max)

@@ -5,7 +5,7 @@ Knows no file and no value; the numbers are GGML's and never change.
 
 from dataclasses import dataclass
 
-__all__ = ["SUPPORTED_TYPES", "TypeInfo", "ggml_type_name", "ggml_type_number"]
+__all__ = ["INDEX_TYPES", "SUPPORTED_TYPES", "TypeInfo", "ggml_type_name", "ggml_type_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ SUPPORTED_TYPES: dict[int, TypeInfo] = {
     39: TypeInfo("MXFP4", 32, 17),
 }
 
+# Types of index tables; they are read, never packed.
+INDEX_TYPES: dict[int, TypeInfo] = {
+    24: TypeInfo("I8", 1, 1),
+    26: TypeInfo("I32", 1, 4),
+    27: TypeInfo("I64", 1, 8),
+}
+
 # Known only to be refused by name; 4, 5, 31-33 and 36-38 were withdrawn by GGML itself.
 _UNSUPPORTED_NAMES: dict[int, str] = {
     4: "Q4_2",
@@ -54,10 +61,7 @@ _UNSUPPORTED_NAMES: dict[int, str] = {
     19: "IQ1_S",
     21: "IQ3_S",
     22: "IQ2_S",
-    24: "I8",
     25: "I16",
-    26: "I32",
-    27: "I64",
     28: "F64",
     29: "IQ1_M",
     31: "Q4_0_4_4",
@@ -75,9 +79,8 @@ _UNSUPPORTED_NAMES: dict[int, str] = {
 
 def ggml_type_name(number: int) -> str:
     """Name of a tensor type, ``"number 57"`` for one that GGML does not define."""
-    if number in SUPPORTED_TYPES:
-        return SUPPORTED_TYPES[number].name
-    return _UNSUPPORTED_NAMES.get(number, f"number {number}")
+    info = SUPPORTED_TYPES.get(number) or INDEX_TYPES.get(number)
+    return info.name if info else _UNSUPPORTED_NAMES.get(number, f"number {number}")
 
 
 def ggml_type_number(name: str) -> int:

@@ -7,7 +7,6 @@ is an error. Knows no architecture and no value of a weight.
 import hashlib
 import math
 import os
-import stat
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from blockdraft.errors import FileFormatError
 from blockdraft.weights.ggml_types import ggml_type_name
 from blockdraft.weights.header import Header, MetaValue, StringArray, TensorInfo, read_header
+from blockdraft.weights.pread import open_regular, read_into
 
 __all__ = ["REQUIRED", "GGUFFile", "MetaValue", "StringArray", "TensorInfo", "ggml_type_name"]
 
@@ -74,18 +74,13 @@ class GGUFFile:
             UnsupportedError: Its version, byte order or a tensor type is not ours.
         """
         path = Path(path)
-        descriptor = None
+        descriptor = open_regular(path)
         try:
-            # Opening a pipe or a device could block or have effects, hence the look before.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise FileFormatError(f"{path}: is not a regular file")
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             header = read_header(descriptor, os.fstat(descriptor).st_size, path)
         except BaseException as error:
-            if descriptor is not None:
-                os.close(descriptor)
-            if isinstance(error, OSError | ValueError):  # ValueError: a zero byte in the path
-                reason = getattr(error, "strerror", None) or error
+            os.close(descriptor)
+            if isinstance(error, OSError):
+                reason = error.strerror or error
                 raise FileFormatError(f"{path}: cannot be read: {reason}") from error
             raise
         return cls(path, descriptor, header)
@@ -159,20 +154,7 @@ class GGUFFile:
 
     def _read_into(self, buffer: memoryview, offset: int, name: str) -> None:
         assert self._descriptor is not None, "the file is closed"
-        done = 0
-        while done < len(buffer):
-            try:
-                got = os.preadv(self._descriptor, [buffer[done:]], offset + done)
-            except OSError as error:
-                raise FileFormatError(
-                    f"{self.path}: {name} cannot be read: {error.strerror}"
-                ) from error
-            if got == 0:
-                raise FileFormatError(
-                    f"{self.path}: shrank while it was read: {name} needs byte"
-                    f" {offset + len(buffer)}, the file now has {offset + done}"
-                )
-            done += got
+        read_into(self._descriptor, buffer, offset, path=self.path, name=name)
 
     # --- metadata
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.errors import FileFormatError, UnsupportedError
-from blockdraft.weights.ggml_types import SUPPORTED_TYPES, ggml_type_name
+from blockdraft.weights.ggml_types import INDEX_TYPES, SUPPORTED_TYPES, ggml_type_name
 
 __all__ = ["Header", "MetaValue", "StringArray", "TensorInfo", "read_header"]
 
@@ -316,12 +316,12 @@ def _read_tensor(cursor: _Cursor, index: int) -> TensorInfo:
         raise cursor.error(f"tensor {name!r} has a dimension of size 0: {sizes}")
     number = cursor.scalar(_U32, f"the type of {name!r}")
     offset = cursor.scalar(_U64, f"the offset of {name!r}")
-    if number not in SUPPORTED_TYPES:
+    info = SUPPORTED_TYPES.get(number) or INDEX_TYPES.get(number)
+    if info is None:
         raise UnsupportedError(
             f"{cursor.path}: tensor {name} has type {ggml_type_name(number)},"
             " which blockdraft does not support"
         )
-    info = SUPPORTED_TYPES[number]
     if sizes[0] % info.block_size:
         raise cursor.error(
             f"tensor {name!r} has {sizes[0]} columns, {info.name} needs a multiple of"

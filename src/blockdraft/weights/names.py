@@ -9,12 +9,14 @@ rotary base, the attention scale of its 27B) are the published model's.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from blockdraft.config import Activation, ModelConfig, RopeConfig
 from blockdraft.errors import FileFormatError, UnsupportedError
 from blockdraft.weights.gguf import GGUFFile, StringArray, ggml_type_name
+from blockdraft.weights.keys import MAX_CONTEXT, MAX_SIZE, KeyReader
 from blockdraft.weights.tensors import (
     EMBEDDING,
     HEAD,
@@ -28,10 +30,6 @@ __all__ = ["SUPPORTED_ARCHITECTURES", "read_model_config"]
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
-# Far above any real model; keeps every later product of two sizes in 64 bits.
-_MAX_SIZE = 1 << 24
-_MAX_HEAD_DIM = 1024  # of the native core
-_MAX_CONTEXT = 1 << 30
 _GEMMA3_LOCAL_THETA = 10_000.0
 _GEMMA3_PATTERN = 6
 _GEMMA3_27B_LAYERS = 62
@@ -72,31 +70,27 @@ def read_model_config(file: GGUFFile) -> ModelConfig:
     return config
 
 
-class _Reader:
+class _Reader(KeyReader):
     """Reads keys of one file; every method raises what `read_model_config` documents."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self.file = file
-        self.arch = file.get_str("general.architecture")
 
     def read(self) -> ModelConfig:
         """The configuration, before tensors are checked."""
         self._check_supported()
-        num_layers = self._num_layers()
-        hidden_size = self._size("embedding_length", multiple=32)
-        num_heads = self._size("attention.head_count")
-        num_kv_heads = self._size("attention.head_count_kv", default=num_heads)
-        if num_heads % num_kv_heads:
-            raise self._wrong(
-                "attention.head_count", num_heads, f"a multiple of {num_kv_heads} KV heads"
-            )
-        head_dim = self._head_dim(hidden_size, num_heads)
+        num_layers = self.num_layers()
+        hidden_size = self.size("embedding_length", multiple=32)
+        num_heads, num_kv_heads, head_dim = self.heads(hidden_size)
         is_gemma = self.arch == "gemma3"
-        context_length = self._integer("context_length", 1, _MAX_CONTEXT)
+        context_length = self.integer("context_length", 1, MAX_CONTEXT)
         window = self._window(context_length)
         windowed_layers = self._windowed_layers(num_layers, window)
-        rope = self._rope(head_dim, context_length)
-        local_theta = self._number("rope.freq_base_swa", 1.001, 1e12, default=_GEMMA3_LOCAL_THETA)
+        rope = self.rope(
+            head_dim,
+            context_length,
+            theta=None if is_gemma else 10_000.0,
+            interleaved=self.arch == "llama",
+        )
+        rope = replace(rope, freq_factors=self._freq_factors(rope.dims))
+        local_theta = self.number("rope.freq_base_swa", 1.001, 1e12, default=_GEMMA3_LOCAL_THETA)
         attention_scale = self._attention_scale(num_layers, hidden_size // num_heads, head_dim)
         has_window = any(windowed_layers)
         return ModelConfig(
@@ -104,13 +98,13 @@ class _Reader:
             name=self.file.get_str("general.name", ""),
             num_layers=num_layers,
             hidden_size=hidden_size,
-            ffn_size=self._size("feed_forward_length", multiple=32),
+            ffn_size=self.size("feed_forward_length", multiple=32),
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             vocab_size=self._vocab_size(),
             context_length=context_length,
-            norm_eps=self._number("attention.layer_norm_rms_epsilon", 1e-12, 1.0),
+            norm_eps=self.number("attention.layer_norm_rms_epsilon", 1e-12, 1.0),
             rope=rope,
             local_rope=RopeConfig(theta=local_theta, dims=rope.dims) if has_window else None,
             window=window if has_window else None,
@@ -118,8 +112,8 @@ class _Reader:
             activation=Activation.GELU_TANH if is_gemma else Activation.SILU,
             embedding_scale=math.sqrt(hidden_size) if is_gemma else 1.0,
             attention_scale=attention_scale,
-            attention_softcap=self._softcap("attn_logit_softcapping"),
-            logit_softcap=self._softcap("final_logit_softcapping"),
+            attention_softcap=self.softcap("attn_logit_softcapping"),
+            logit_softcap=self.softcap("final_logit_softcapping"),
             logit_scale=1.0,
             qk_norm=self.arch in ("qwen3", "gemma3"),
             attention_bias=self.arch == "qwen2"
@@ -134,48 +128,7 @@ class _Reader:
             raise UnsupportedError(
                 f"{self.file.path}: the architecture is {self.arch!r}; supported are {supported}"
             )
-        for suffix, neutral in _NEUTRAL.items():
-            key = f"{self.arch}.{suffix}"
-            value = self.file.metadata.get(key)
-            if value is not None and not (
-                isinstance(value, bool | int | float) and value in neutral
-            ):
-                raise UnsupportedError(
-                    f"{self.file.path}: {key} is {value}, which {self.arch} models here do not use"
-                )
-
-    def _num_layers(self) -> int:
-        count = self._integer("block_count", 1, _MAX_SIZE)
-        # Before anything as long as the count is made.
-        if count > len(self.file.tensors):
-            raise self._wrong(
-                "block_count", count, f"at most the {len(self.file.tensors)} tensors of the file"
-            )
-        return count
-
-    def _head_dim(self, hidden_size: int, num_heads: int) -> int:
-        if f"{self.arch}.attention.key_length" not in self.file.metadata:
-            if hidden_size % num_heads:
-                raise self._wrong("embedding_length", hidden_size, f"a multiple of {num_heads}")
-            head_dim = self._whole("attention.head_count", hidden_size // num_heads, 16)
-        else:
-            head_dim = self._size("attention.key_length", multiple=16)
-        if head_dim > _MAX_HEAD_DIM:
-            raise UnsupportedError(
-                f"{self.file.path}: heads are {head_dim} wide; at most {_MAX_HEAD_DIM} is supported"
-            )
-        for suffix in ("attention.value_length", "attention.key_length_swa"):
-            length = self._size(suffix, default=head_dim)
-            if length != head_dim:
-                raise UnsupportedError(
-                    f"{self.file.path}: {self.arch}.{suffix} is {length} where keys have"
-                    f" {head_dim}; only equal lengths are supported"
-                )
-        if num_heads * head_dim % 32:
-            raise UnsupportedError(
-                f"{self.file.path}: {num_heads} heads of {head_dim} are no multiple of 32 wide"
-            )
-        return head_dim
+        self.check_neutral(_NEUTRAL)
 
     def _attention_scale(self, num_layers: int, hidden_per_head: int, head_dim: int) -> float:
         is_27b = self.arch == "gemma3" and num_layers == _GEMMA3_27B_LAYERS
@@ -197,9 +150,9 @@ class _Reader:
             )
         rows = shape[0]
         if f"{self.arch}.vocab_size" in self.file.metadata:
-            stated = self._size("vocab_size")
+            stated = self.size("vocab_size")
             if stated != rows:
-                raise self._wrong("vocab_size", stated, f"the {rows} rows of {EMBEDDING}")
+                raise self.wrong("vocab_size", stated, f"the {rows} rows of {EMBEDDING}")
         tokens = self.file.metadata.get("tokenizer.ggml.tokens")
         if isinstance(tokens, StringArray) and len(tokens) != rows:
             raise FileFormatError(
@@ -212,8 +165,8 @@ class _Reader:
 
     def _window(self, context_length: int) -> int | None:
         if self.arch == "gemma3":
-            return self._integer("attention.sliding_window", 1, _MAX_CONTEXT)
-        window = self._integer("attention.sliding_window", 0, _MAX_CONTEXT, default=0)
+            return self.integer("attention.sliding_window", 1, MAX_CONTEXT)
+        window = self.integer("attention.sliding_window", 0, MAX_CONTEXT, default=0)
         if 0 < window < context_length:
             raise UnsupportedError(
                 f"{self.file.path}: {self.arch}.attention.sliding_window is {window}; windows are"
@@ -226,54 +179,13 @@ class _Reader:
             return (False,) * num_layers
         key = f"{self.arch}.attention.sliding_window_pattern"
         if isinstance(self.file.metadata.get(key, _GEMMA3_PATTERN), int):
-            period = self._integer(
-                "attention.sliding_window_pattern", 0, _MAX_SIZE, default=_GEMMA3_PATTERN
+            period = self.integer(
+                "attention.sliding_window_pattern", 0, MAX_SIZE, default=_GEMMA3_PATTERN
             )
             return tuple(period == 0 or (i + 1) % period != 0 for i in range(num_layers))
-        flags = self.file.get_list(key, of=bool)
-        if len(flags) != num_layers:
-            raise FileFormatError(
-                f"{self.file.path}: {key} has {len(flags)} flags for {num_layers} layers"
-            )
-        return tuple(flags)
+        return self.layer_flags("attention.sliding_window_pattern", num_layers)
 
     # --- rotary embedding
-
-    def _rope(self, head_dim: int, context_length: int) -> RopeConfig:
-        dims = self._integer("rope.dimension_count", 2, head_dim, default=head_dim)
-        dims = self._whole("rope.dimension_count", dims, 16)
-        local_dims = self._integer("rope.dimension_count_swa", 2, head_dim, default=dims)
-        if local_dims != dims:
-            raise UnsupportedError(
-                f"{self.file.path}: {self.arch}.rope.dimension_count_swa is {local_dims}; only"
-                f" {dims}, the full layers' count, is supported"
-            )
-        theta_default = None if self.arch == "gemma3" else 10_000.0
-        # Files without a type mean linear, often with a factor of 1.
-        scaling = self.file.get_str(f"{self.arch}.rope.scaling.type", "linear")
-        if scaling not in ("none", "linear", "yarn"):
-            raise UnsupportedError(
-                f"{self.file.path}: {self.arch}.rope.scaling.type is {scaling!r}; supported are"
-                " none, linear, yarn"
-            )
-        legacy = self._number("rope.scale_linear", 1.0, 65_536.0, default=1.0)
-        factor = self._number("rope.scaling.factor", 1.0, 65_536.0, default=legacy)
-        if scaling == "linear" and factor == 1.0:
-            scaling = "none"
-        return RopeConfig(
-            theta=self._number("rope.freq_base", 1.001, 1e12, default=theta_default),
-            dims=dims,
-            interleaved=self.arch == "llama",
-            scaling=scaling,
-            factor=1.0 if scaling == "none" else factor,
-            original_context=self._integer(
-                "rope.scaling.original_context_length", 1, _MAX_CONTEXT, default=context_length
-            ),
-            attention_factor=self._number("rope.scaling.attn_factor", 1e-3, 1e3, default=1.0),
-            beta_fast=self._number("rope.scaling.yarn_beta_fast", 1e-3, 1e6, default=32.0),
-            beta_slow=self._number("rope.scaling.yarn_beta_slow", 1e-3, 1e6, default=1.0),
-            freq_factors=self._freq_factors(dims),
-        )
 
     def _freq_factors(self, dims: int) -> tuple[float, ...]:
         if self.arch != "llama" or ROPE_FACTORS not in self.file.tensors:
@@ -292,44 +204,3 @@ class _Reader:
                 f" {factors.max()}; factors must be in [0.001, 1e6]"
             )
         return tuple(factors.tolist())
-
-    # --- typed keys with ranges
-
-    def _integer(self, suffix: str, low: int, high: int, *, default: int | None = None) -> int:
-        key = f"{self.arch}.{suffix}"
-        value = self.file.get_int(key) if default is None else self.file.get_int(key, default)
-        if not low <= value <= high:
-            raise self._wrong(suffix, value, f"in [{low}, {high}]")
-        return value
-
-    def _size(self, suffix: str, *, multiple: int = 1, default: int | None = None) -> int:
-        value = self._integer(suffix, 1, _MAX_SIZE, default=default)
-        return self._whole(suffix, value, multiple)
-
-    def _whole(self, suffix: str, value: int, multiple: int) -> int:
-        if value % multiple:
-            raise UnsupportedError(
-                f"{self.file.path}: {self.arch}.{suffix} gives {value}; only multiples of"
-                f" {multiple} are supported"
-            )
-        return value
-
-    def _number(
-        self, suffix: str, low: float, high: float, *, default: float | None = None
-    ) -> float:
-        key = f"{self.arch}.{suffix}"
-        value = self.file.get_float(key) if default is None else self.file.get_float(key, default)
-        if not low <= value <= high:
-            raise self._wrong(suffix, value, f"in [{low:g}, {high:g}]")
-        return value
-
-    def _softcap(self, suffix: str) -> float | None:
-        cap = self._number(suffix, 0.0, 1e6, default=0.0)
-        if 0 < cap < 1e-3:
-            raise self._wrong(suffix, cap, "0 (none) or at least 0.001")
-        return cap or None
-
-    def _wrong(self, suffix: str, value: object, rule: str) -> FileFormatError:
-        return FileFormatError(
-            f"{self.file.path}: {self.arch}.{suffix} is {value}; it must be {rule}"
-        )

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from blockdraft import _native
 from blockdraft.errors import CapacityError, FileFormatError
-from blockdraft.weights.gguf import GGUFFile, TensorInfo, ggml_type_name
+from blockdraft.weights.ggml_types import ggml_type_name
+from blockdraft.weights.header import TensorInfo
+from blockdraft.weights.tensors import TensorFile
 
 __all__ = ["FloatWeights", "PackedWeights", "packed_bytes"]
 
@@ -37,7 +39,7 @@ class _Piece:
         return self.num_rows * self.info.row_bytes
 
 
-def _new_matrix(file: GGUFFile, name: str) -> _native.Matrix:
+def _new_matrix(file: TensorFile, name: str) -> _native.Matrix:
     info = file.tensor(name)
     if len(info.shape) != 2:
         raise FileFormatError(f"{file.path}: tensor {name} has shape {info.shape}, not 2 sizes")
@@ -51,7 +53,7 @@ def _new_matrix(file: GGUFFile, name: str) -> _native.Matrix:
         ) from error
 
 
-def packed_bytes(file: GGUFFile) -> int:
+def packed_bytes(file: TensorFile) -> int:
     """Bytes of all weights of ``file`` once loaded; reads none of them.
 
     Raises:
@@ -76,7 +78,7 @@ def _pieces(matrix: _native.Matrix, info: TensorInfo) -> list[_Piece]:
     ]
 
 
-def _pack(file: GGUFFile, names: Iterable[str], num_threads: int) -> dict[str, _native.Matrix]:
+def _pack(file: TensorFile, names: Iterable[str], num_threads: int) -> dict[str, _native.Matrix]:
     """Read and pack the named matrices on ``num_threads`` threads."""
     infos = sorted((file.tensor(name) for name in set(names)), key=lambda info: info.offset)
     matrices = {info.name: _new_matrix(file, info.name) for info in infos}
@@ -103,9 +105,10 @@ def _pack(file: GGUFFile, names: Iterable[str], num_threads: int) -> dict[str, _
     return matrices
 
 
-def _read_vector(file: GGUFFile, name: str) -> NDArray[np.float32]:
+def _read_vector(file: TensorFile, name: str) -> NDArray[np.float32]:
     info = file.tensor(name)
-    if len(info.shape) != 1 or info.ggml_type not in (_F32, _F16, _BF16):
+    # Three sizes are a table of kernels, which is handed out flat.
+    if len(info.shape) == 2 or info.ggml_type not in (_F32, _F16, _BF16):
         raise FileFormatError(
             f"{file.path}: tensor {name} has type {ggml_type_name(info.ggml_type)} and shape"
             f" {info.shape}, it must be one row of F32, F16 or BF16"
@@ -126,7 +129,7 @@ def _read_vector(file: GGUFFile, name: str) -> NDArray[np.float32]:
 class _Weights:
     """What both forms share: the file and its vectors."""
 
-    def __init__(self, file: GGUFFile, num_threads: int = 1) -> None:
+    def __init__(self, file: TensorFile, num_threads: int = 1) -> None:
         """Take tensors from ``file``, which has to stay open until they were all asked for."""
         self._file = file
         self._num_threads = num_threads
@@ -137,10 +140,10 @@ class _Weights:
         return name in self._file.tensors
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """The values of a tensor with one size; the same array at every call.
+        """The values of a tensor that is no matrix, flat; the same array at every call.
 
         Raises:
-            FileFormatError: It is missing, is not a float vector, or a value is not finite.
+            FileFormatError: It is missing, a matrix, no float, or a value is not finite.
         """
         if name not in self._vectors:
             self._vectors[name] = _read_vector(self._file, name)
@@ -150,7 +153,7 @@ class _Weights:
 class PackedWeights(_Weights):
     """Tensors for the native core; a matrix is packed when first asked for and then kept."""
 
-    def __init__(self, file: GGUFFile, num_threads: int = 1) -> None:
+    def __init__(self, file: TensorFile, num_threads: int = 1) -> None:
         """Take tensors from ``file``, which has to stay open until they were all asked for."""
         super().__init__(file, num_threads)
         self._matrices: dict[str, _native.Matrix] = {}
@@ -179,7 +182,7 @@ class PackedWeights(_Weights):
 class FloatWeights(_Weights):
     """Tensors as plain float32, for the oracle: the very values that packed weights stand for."""
 
-    def __init__(self, file: GGUFFile, num_threads: int = 1) -> None:
+    def __init__(self, file: TensorFile, num_threads: int = 1) -> None:
         """Take tensors from ``file``, which has to stay open until they were all asked for."""
         super().__init__(file, num_threads)
         self._matrices: dict[str, NDArray[np.float32]] = {}

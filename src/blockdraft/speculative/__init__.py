@@ -1,0 +1,20 @@
+"""Drafting: who proposes tokens, which of them stay, and what that gained."""
+
+from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
+from blockdraft.speculative.ngram import NgramDrafter
+from blockdraft.speculative.stats import RoundCounter, SpeculationStats
+from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
+from blockdraft.speculative.verify import verify
+
+__all__ = [
+    "NO_DRAFTS",
+    "CommittedRows",
+    "DraftTask",
+    "Drafter",
+    "NgramDrafter",
+    "Proposal",
+    "RoundCounter",
+    "SpeculationStats",
+    "Verdict",
+    "verify",
+]

@@ -1,0 +1,87 @@
+"""The one protocol of everything that drafts: networks and rules alike.
+
+Knows token ids and features, no text and no requests. The engine calls ``start`` once per
+sequence, then in turn ``propose`` (before a pass) and ``observe`` (after it), and ``end`` once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft.config import SamplingParams
+from blockdraft.speculative.types import Proposal
+
+__all__ = ["CommittedRows", "DraftTask", "Drafter"]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTask:
+    """One sequence that wants drafts.
+
+    Attributes:
+        sequence_id: Its number, as given to ``Drafter.start``.
+        token_ids: int32 [tokens], prompt and output; the last one is the anchor. A view.
+        max_drafts: The most nodes of the proposal, at least 1.
+        params: How the target picks tokens; with ``choice`` what its noise is keyed by.
+        choice: Index among several answers to one prompt.
+    """
+
+    sequence_id: int
+    token_ids: NDArray[np.int32]
+    max_drafts: int
+    params: SamplingParams
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRows:
+    """Rows of one sequence that a pass made permanent: a piece of its prompt, or a round.
+
+    Attributes:
+        sequence_id: Number of the sequence.
+        start: Position of the first row.
+        token_ids: int32 [rows], tokens of the rows, without the next token.
+        features: float32 [rows, taps * hidden], target features; None when the drafter asks for
+            none. Valid during the call.
+    """
+
+    sequence_id: int
+    start: int
+    token_ids: NDArray[np.int32]
+    features: NDArray[np.float32] | None
+
+
+class Drafter(Protocol):
+    """Proposes tokens for any number of sequences.
+
+    A draft can never change a token, only the time that it takes.
+    """
+
+    @property
+    def type_name(self) -> str:
+        """Its name in flags and reports."""
+        ...
+
+    @property
+    def block_size(self) -> int:
+        """B: the anchor and the most drafts of a round."""
+        ...
+
+    def start(self, sequence_id: int) -> None:
+        """A sequence begins; its prompt follows through ``observe``."""
+        ...
+
+    def propose(self, tasks: Sequence[DraftTask]) -> Sequence[Proposal]:
+        """One proposal for each task, in order; an empty one where drafting is not worth it."""
+        ...
+
+    def observe(self, rows: Sequence[CommittedRows]) -> None:
+        """Take note of what became permanent; rejected rows are never seen here."""
+        ...
+
+    def end(self, sequence_id: int) -> None:
+        """Forget a sequence, however far it came."""
+        ...

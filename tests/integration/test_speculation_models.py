@@ -1,0 +1,100 @@
+"""Real models: drafting is invisible, byte for byte.
+
+A slice runs with the tests on real models; the whole (all prompts, temperatures, drafters and
+blocks) is marked slow: ``scripts/test tests/integration/test_speculation_models.py -m slow``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockdraft.bench.prompts import BUILTIN, SpeedPrompt, load_prompts
+from blockdraft.config import SamplingParams
+from blockdraft.engine import Request
+from blockdraft.models.target import TargetModel, load_target
+from blockdraft.session.prompt import encode_prompt
+from blockdraft.speculative import Drafter, NgramDrafter
+from blockdraft.tokenizer import Tokenizer
+from blockdraft.weights.gguf import GGUFFile
+from tests.drafters import DRAFTERS, ScriptedDrafter
+from tests.rounds import History, assert_identical, histories
+
+ModelPath = Callable[[str], Path]
+
+NAMES = ("smollm2-135m", "qwen2.5-coder-0.5b")
+TEMPERATURES = (0.0, 0.7, 1.0)
+BLOCKS = (1, 3, 7, 15)
+PROMPTS = load_prompts(BUILTIN)
+NUM_TOKENS = 48
+SLICE = PROMPTS[::7]
+SLICE_TOKENS = 32
+DRAFTER_NAMES = [*DRAFTERS, "ngram"]
+
+
+class Model:
+    """A loaded model that writes prompts as requests."""
+
+    def __init__(self, path: Path) -> None:
+        with GGUFFile.open(path) as file:
+            self.tokenizer = Tokenizer.from_gguf(file)
+            self.target: TargetModel = load_target(file, num_threads=2)
+
+    def request(self, prompt: str, temperature: float, num_tokens: int) -> Request:
+        """A request under the default truncation; its seed follows from the prompt."""
+        params = SamplingParams(temperature=temperature, seed=len(prompt), repeat_penalty=1.1)
+        token_ids = tuple(encode_prompt(self.tokenizer, prompt, raw=None))
+        return Request(token_ids, params, num_tokens, self.tokenizer.eos_ids)
+
+    def drafter(self, name: str, num_drafts: int, plain: History) -> Drafter:
+        if name == "ngram":
+            return NgramDrafter(num_drafts)
+        vocab_size = self.target.config.vocab_size
+        answers = [[*plain.token_ids, *plain.token_ids[:1]]]  # something after the end, too
+        return ScriptedDrafter(DRAFTERS[name], num_drafts, answers, vocab_size=vocab_size)
+
+    def check(self, name: str, num_drafts: int, request: Request, plain: History) -> None:
+        drafter = self.drafter(name, num_drafts, plain)
+        assert_identical(histories(self.target, [request], drafter)[0], plain)
+
+
+@pytest.fixture(scope="module")
+def models(model_path: ModelPath) -> Callable[[str], Model]:
+    loaded: dict[str, Model] = {}
+
+    def load(name: str) -> Model:
+        if name not in loaded:
+            loaded.clear()  # one at a time in memory
+            loaded[name] = Model(model_path(name))
+        return loaded[name]
+
+    return load
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("prompt", SLICE, ids=lambda prompt: prompt.id)
+def test_a_slice(models: Callable[[str], Model], prompt: SpeedPrompt, temperature: float) -> None:
+    model = models("smollm2-135m")
+    text = prompt.prompt
+    request = model.request(text, temperature, SLICE_TOKENS)
+    plain = histories(model.target, [request])[0]
+    for name, num_drafts in (("oracle", 7), ("random-tree", 15), ("ngram", 7)):
+        model.check(name, num_drafts, request, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt.id)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole(
+    models: Callable[[str], Model], name: str, prompt: SpeedPrompt, temperature: float
+) -> None:
+    model = models(name)
+    text = prompt.prompt
+    request = model.request(text, temperature, NUM_TOKENS)
+    plain = histories(model.target, [request])[0]
+    for drafter_name in DRAFTER_NAMES:
+        for num_drafts in BLOCKS:
+            model.check(drafter_name, num_drafts, request, plain)

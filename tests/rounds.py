@@ -1,0 +1,167 @@
+"""Requests run through an engine, with everything that may not depend on drafting written down.
+
+Tokens, the K/V hash at every committed length that is met, the logits of every committed row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from blockdraft.engine import Engine, Request, TokenEvent
+from blockdraft.engine.batching import BatchBuilder, RowSlice
+from blockdraft.kv_cache import KVPool, SequenceCache
+from blockdraft.models.target import TargetModel
+from blockdraft.ops.batch import Batch, PassResult
+from blockdraft.speculative import Drafter
+
+__all__ = ["History", "assert_identical", "histories"]
+
+CACHE_BYTES = 256 << 20
+
+
+@dataclass
+class History:
+    """What one request saw.
+
+    Attributes:
+        token_ids: Prompt and output.
+        events: (token, finish reason) of each event.
+        logits: Row's logits as bytes, by position of the row.
+        states: K/V hash by committed length.
+        num_passes: Passes that gave it a token.
+    """
+
+    token_ids: list[int]
+    events: list[tuple[int | None, str | None]] = field(default_factory=list)
+    last: TokenEvent | None = None
+    logits: dict[int, bytes] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    num_passes: int = 0
+
+    @property
+    def output(self) -> list[int]:
+        return [token_id for token_id, _ in self.events if token_id is not None]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row with logits; ``path`` are the tokens of its pass that lead to it, itself included."""
+
+    position: int
+    path: list[int]
+    logits: bytes
+
+
+class _TracingTarget:
+    """A target that keeps the rows with logits of its last pass, by sequence of the pass."""
+
+    def __init__(self, target: TargetModel) -> None:
+        self._target = target
+        self.config = target.config
+        self.max_rows = target.max_rows
+        self.rows: list[list[_Row]] = []
+
+    def new_cache_pool(self, max_bytes: int) -> KVPool:
+        return self._target.new_cache_pool(max_bytes)
+
+    def forward(self, batch: Batch) -> PassResult:
+        result = self._target.forward(batch)
+        self.rows = [[] for _ in range(batch.num_sequences)]
+        for row, logits in zip(batch.logit_rows.tolist(), result.logits, strict=True):
+            sequence = int(np.searchsorted(batch.row_starts, row, side="right")) - 1
+            path: list[int] = []
+            at = row
+            while at >= 0:
+                path.insert(0, int(batch.token_ids[at]))
+                at = int(batch.parents[at])
+            found = _Row(int(batch.positions[row]), path, logits.tobytes())
+            self.rows[sequence].append(found)
+        return result
+
+
+class _Tracer:
+    """Knows which cache belongs to which request, and writes down what happens to it."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self.histories = {engine.add(one): History(list(one.token_ids)) for one in requests}
+        self.caches = {one.request_id: one.cache for one in engine._scheduler._waiting}
+        self.order: list[int] = []  # requests of the pass, as the batch has them
+        self._owners = {id(cache): key for key, cache in self.caches.items()}
+        self._build = BatchBuilder.build
+        self._release = SequenceCache.release
+
+    def build(self, builder: BatchBuilder, slices: Sequence[RowSlice]) -> Batch:
+        self.order = [self._owners[id(part.cache)] for part in slices]
+        return self._build(builder, slices)
+
+    def release(self, cache: SequenceCache) -> None:
+        self.hash_state(cache)
+        self._release(cache)
+
+    def hash_state(self, cache: SequenceCache) -> None:
+        if cache.length:
+            states = self.histories[self._owners[id(cache)]].states
+            states[cache.length] = cache.state_hash()
+
+    def note(self, events: Sequence[TokenEvent]) -> None:
+        for event in events:
+            history = self.histories[event.request_id]
+            history.events.append((event.token_id, event.finish_reason))
+            history.last = event
+        for key in {event.request_id for event in events}:
+            self.histories[key].num_passes += 1
+        for cache in self.caches.values():
+            self.hash_state(cache)
+
+
+def histories(
+    target: TargetModel, requests: Sequence[Request], drafter: Drafter | None = None
+) -> list[History]:
+    """What each of the requests saw, run together from the first pass on."""
+    tracing = _TracingTarget(target)
+    engine = Engine(tracing, max_cache_bytes=CACHE_BYTES, drafter=drafter)
+    tracer = _Tracer(engine, requests)
+    rows: dict[int, list[_Row]] = {key: [] for key in tracer.histories}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchBuilder, "build", lambda *args: tracer.build(*args))
+        patch.setattr(SequenceCache, "release", lambda cache: tracer.release(cache))
+        while engine.has_work:
+            events = engine.step()
+            for key, found in zip(tracer.order, tracing.rows, strict=True):
+                rows[key] += found
+            tracer.note(events)
+    for key, history in tracer.histories.items():
+        history.token_ids += history.output
+        for row in rows[key]:
+            _keep_if_committed(history, row)
+    assert engine.used_cache_bytes == 0
+    return list(tracer.histories.values())
+
+
+def _keep_if_committed(history: History, row: _Row) -> None:
+    start = row.position + 1 - len(row.path)
+    if row.position >= max(history.states):
+        return
+    if history.token_ids[start : row.position + 1] == row.path:
+        known = history.logits.setdefault(row.position, row.logits)
+        assert known == row.logits, f"twin rows differ at position {row.position}"
+
+
+def assert_identical(found: History, plain: History) -> None:
+    """Fail unless tokens, end, K/V and logits are those of plain decoding."""
+    assert found.events == plain.events
+    assert found.last is not None
+    assert plain.last is not None
+    stats, expected = found.last.stats, plain.last.stats
+    assert stats is not None
+    assert expected is not None
+    assert stats.predicted_tokens == expected.predicted_tokens
+    assert stats.prompt_tokens == expected.prompt_tokens
+    for length in found.states.keys() & plain.states.keys():  # a prompt may be cut elsewhere
+        assert found.states[length] == plain.states[length], f"other K/V in the first {length}"
+    assert max(found.states) == max(plain.states)
+    assert found.logits.keys() == plain.logits.keys()
+    for position, logits in found.logits.items():
+        assert logits == plain.logits[position], f"other logits at position {position}"

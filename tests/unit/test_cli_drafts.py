@@ -1,0 +1,199 @@
+"""Drafting on the command line: flags, what is shown of it, the comparison."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockdraft.cli import main
+from blockdraft.cli.colour import painter, why_no_colour
+from blockdraft.cli.sessions import show_stats
+from blockdraft.session import Result, TextChunk, Timings
+from blockdraft.speculative import Proposal, RoundCounter
+from tests.fake_session import FakeSession
+
+Output = pytest.CaptureFixture[str]
+DRAFTED = TextChunk("def", (7,), is_drafted=True)
+OWN = TextChunk(" f", (8,))
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    """What every model name loads."""
+    fake = FakeSession()
+    monkeypatch.setattr("blockdraft.session.Session.load", fake.load)
+    monkeypatch.setattr("blockdraft.cli.sessions.find_model", Path)
+    return fake
+
+
+def as_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A standard output that says it is a terminal."""
+    stdout = io.StringIO()
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return stdout
+
+
+class TestFlags:
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["-md", "x"], "no flag -md: drafter models are not supported yet"),
+            (["--spec-draft-p-min", "0.5"], "drafts of --spec-type ngram carry no probability"),
+            (["--draft-max", "4"], "use --spec-draft-n-max"),
+            (["--spec-type", "dflash"], "invalid choice: 'dflash' (choose from 'none', 'ngram')"),
+            (["--spec-draft-n-max", "0"], "draft_n_max is 0; it must be in [1, 63]"),
+            (["--compare", "--spec-type", "none"], "--compare needs drafts"),
+        ],
+    )
+    def test_what_cannot_be_honoured_is_named(
+        self, flags: list[str], message: str, session: FakeSession, capsys: Output
+    ) -> None:
+        assert main(["run", "hi", *flags]) == 2
+        assert message in capsys.readouterr().err
+        assert session.loads == []
+
+    def test_bench_says_the_same(self, capsys: Output) -> None:
+        assert main(["bench", "speed", "-md", "x"]) == 2
+        assert "drafter models are not supported yet" in capsys.readouterr().err
+
+
+class TestStats:
+    def result(self, *, with_drafts: bool) -> Result:
+        counter = RoundCounter("ngram", 8)
+        counter.add_round(Proposal.chain((1, 2, 3, 4)), num_accepted=3, num_tokens=4)
+        counter.add_round(Proposal.chain((1, 2, 3, 4)), num_accepted=0, num_tokens=1)
+        stats = counter.stats(1.0) if with_drafts else None
+        return Result("x", (1,) * 6, "stop", 5, Timings(3, 0.5, 6, 0.5, 10.0, 0.6), stats)
+
+    def test_one_line_says_what_drafting_gained(self, capsys: Output) -> None:
+        show_stats(self.result(with_drafts=True))
+        assert capsys.readouterr().err == (
+            "seed 5, prompt 3 tokens in 0.50 s, answer 6 tokens, 10.0 tokens/s, tau 2.50,"
+            " acceptance 38%, 2 rounds, B 8, K 7, first token after 0.60 s\n"
+        )
+
+    def test_nothing_is_said_without_drafts(self, capsys: Output) -> None:
+        show_stats(self.result(with_drafts=False))
+        assert "tau" not in capsys.readouterr().err
+
+
+class TestColour:
+    def test_accepted_drafts_are_green(
+        self, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        terminal = as_terminal(monkeypatch)
+        session.answers = [[DRAFTED, OWN]]
+        main(["run", "hi", "--show-draft"])
+        assert terminal.getvalue() == "\x1b[32mdef\x1b[0m f\n"
+
+    def test_run_shows_none_unless_asked(
+        self, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        terminal = as_terminal(monkeypatch)
+        session.answers = [[DRAFTED, OWN]]
+        main(["run", "hi"])
+        assert terminal.getvalue() == "def f\n"
+
+    def test_a_pipe_gets_none_and_the_user_is_told(
+        self, session: FakeSession, capsys: Output
+    ) -> None:
+        session.answers = [[DRAFTED]]
+        main(["run", "hi", "--show-draft"])
+        shown = capsys.readouterr()
+        assert shown.out == "def\n"
+        assert "--show-draft shows no colours: the output is not a terminal" in shown.err
+
+    def test_json_gets_none(self, session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = as_terminal(monkeypatch)
+        session.answers = [[DRAFTED]]
+        main(["run", "hi", "--show-draft", "--json"])
+        assert json.loads(terminal.getvalue())["text"] == "def"
+
+    @pytest.mark.parametrize(
+        ("flags", "expected"),
+        [([], "\x1b[32mdef\x1b[0m f\n"), (["--no-show-draft"], "def f\n")],
+        ids=["default", "off"],
+    )
+    def test_chat_shows_them(
+        self,
+        flags: list[str],
+        expected: str,
+        session: FakeSession,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        terminal = as_terminal(monkeypatch)
+        lines = iter(["a"])
+
+        def read(prompt: str = "") -> str:
+            line = next(lines, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr("builtins.input", read)
+        session.answers = [[DRAFTED, OWN]]
+        assert main(["chat", *flags]) == 0
+        assert terminal.getvalue() == expected
+
+    @pytest.mark.parametrize(
+        ("name", "value", "reason"),
+        [("NO_COLOR", "1", "NO_COLOR is set"), ("TERM", "dumb", "TERM is dumb")],
+    )
+    def test_environment_turns_colours_off(
+        self,
+        name: str,
+        value: str,
+        reason: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        as_terminal(monkeypatch)
+        assert why_no_colour(sys.stdout) is None
+        monkeypatch.setenv(name, value)
+        assert why_no_colour(sys.stdout) == reason
+
+    def test_text_held_back_has_no_codes(self) -> None:
+        assert painter(in_colour=True)(TextChunk("", (7,), is_drafted=True)) == ""
+
+
+class TestCompare:
+    def test_same_tokens_are_identical(self, session: FakeSession, capsys: Output) -> None:
+        session.answers = [["ab"], ["a", "b"]]
+        assert main(["run", "hi", "--compare", "-n", "9"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("ab\n\nway ")
+        assert shown.endswith("speed-up 1.00, tokens identical\n")
+        (_, drafted), (_, plain) = session.calls
+        assert drafted["params"].seed is None
+        assert plain["params"].seed == 4242  # the seed that the first answer drew
+        assert (plain["draft"], plain["max_tokens"]) == (False, 9)
+
+    def test_other_tokens_fail(self, session: FakeSession, capsys: Output) -> None:
+        session.answers = [["ab"], ["ac"]]
+        assert main(["run", "hi", "--compare"]) == 1
+        assert "tokens NOT identical" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_ctrl_c_ends_either_half(self, place: int, session: FakeSession) -> None:
+        session.answers = [["ab"], ["ab"]]
+        session.answers[place] = ["a", KeyboardInterrupt()]
+        assert main(["run", "hi", "--compare"]) == 130
+
+    def test_json_of_a_tiny_model(self, tiny_model: Callable[..., Path], capsys: Output) -> None:
+        line = ["run", "the the the", "-m", str(tiny_model()), "-n", "12", "-t", "1"]
+        assert main([*line, "--compare", "--json", "--spec-draft-n-max", "3"]) == 0
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert list(report) == ["plain", "drafted", "speedup", "identical"]
+        assert report["identical"] is True
+        assert report["plain"]["token_ids"] == report["drafted"]["token_ids"]
+        assert report["plain"]["speculation"] is None
+        assert list(report["drafted"]["speculation"]) == [
+            "type", "tau", "acceptance_rate", "rounds", "accepted_by_position", "block_size"
+        ]  # fmt: skip
+        assert report["drafted"]["speculation"]["block_size"] == 4
