@@ -83,8 +83,10 @@ void Plan::store_heads(Pass& pass, const AttendSpec& spec) {
     const auto norm = [](const std::vector<float>& weight) { return weight.empty() ? nullptr : weight.data(); };
     float* k = data(spec.k) + row * stride(spec.k);
     const float* v = data(spec.v) + row * stride(spec.v);
-    kernels_.heads({data(spec.q) + row * stride(spec.q), spec.num_heads, spec.head_dim, norm(spec.q_norm), spec.norm_eps,
-                    cos, sin, dims, interleaved, spec.scale});
+    if (spec.q >= 0) {
+      kernels_.heads({data(spec.q) + row * stride(spec.q), spec.num_heads, spec.head_dim, norm(spec.q_norm), spec.norm_eps,
+                      cos, sin, dims, interleaved, spec.scale});
+    }
     kernels_.heads({k, spec.num_kv_heads, spec.head_dim, norm(spec.k_norm), spec.norm_eps, cos, sin, dims, interleaved, 1.0f});
     const int64_t slot = layout_.slot[row];
     for (int32_t h = 0; h < spec.num_kv_heads; ++h) {
@@ -93,10 +95,7 @@ void Plan::store_heads(Pass& pass, const AttendSpec& spec) {
                         keys + kChunk * spec.head_dim);
     }
   };
-  const int64_t per = std::max<int64_t>(1, pass.rows / (4 * pass.pool.num_threads()));
-  pass.pool.run((pass.rows + per - 1) / per, [&](int64_t chunk, int) {
-    for (int64_t row = chunk * per; row < std::min(pass.rows, (chunk + 1) * per); ++row) one_row(row);
-  });
+  each_row(pass, one_row);
 }
 
 void Plan::attend_units(Pass& pass, const AttendSpec& spec) {

@@ -74,7 +74,12 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("isa", [](const Plan& plan) { return plan.kernels().name; })
       .def("buffer", &Plan::buffer, "cols"_a)
       .def("rope", &Plan::rope, "inverse_frequencies"_a, "factor"_a, "interleaved"_a)
-      .def("embed", &Plan::embed, "table"_a, "out"_a, "scale"_a)
+      .def(
+          "embed",
+          [](Plan& plan, std::shared_ptr<Matrix> table, int out, float scale, int32_t mask_token, const Vector& mask) {
+            plan.embed(std::move(table), out, scale, mask_token, to_vector(mask));
+          },
+          "table"_a, "out"_a, "scale"_a, "mask_token"_a = -1, "mask"_a.none() = nb::none())
       .def(
           "project",
           [](Plan& plan, int x, std::vector<std::shared_ptr<Matrix>> weights, std::vector<int> outs,
@@ -104,6 +109,35 @@ void bind_plan(nb::module_& m) {
       .def(
           "norm_add", [](Plan& plan, int y, const Vector& weight, float eps, int h) { plan.norm_add(y, to_vector(weight), eps, h); },
           "y"_a, "weight"_a, "eps"_a, "h"_a)
+      .def(
+          "store",
+          [](Plan& plan, int k, int v, int layer, bool windowed_pages, int num_heads, int num_kv_heads, int head_dim, int rope,
+             int window, const Vector& k_norm, float norm_eps) {
+            plan.store({-1, k, v, -1, layer, windowed_pages, num_heads, num_kv_heads, head_dim, 1.0f, 0.0f, rope, window, true,
+                        {}, to_vector(k_norm), norm_eps});
+          },
+          "k"_a, "v"_a, "layer"_a, "windowed_pages"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "rope"_a, "window"_a,
+          "k_norm"_a.none(), "norm_eps"_a)
+      .def(
+          "norm", [](Plan& plan, int x, const Vector& weight, float eps, int out) { plan.norm(x, to_vector(weight), eps, out); },
+          "x"_a, "weight"_a, "eps"_a, "out"_a)
+      .def(
+          "convolve",
+          [](Plan& plan, int x, int kernels, int out, const Vector& base, int taps, int side, int64_t group_size,
+             bool accumulate) {
+            plan.convolve({x, kernels, out, to_vector(base), taps, side, group_size, accumulate});
+          },
+          "x"_a, "kernels"_a, "out"_a, "base"_a, "taps"_a, "side"_a, "group_size"_a, "accumulate"_a)
+      .def(
+          "rank", [](Plan& plan, int logits, int ids, int values, int probs, int top_k) { plan.rank({logits, ids, values, probs, top_k}); },
+          "logits"_a, "ids"_a, "values"_a, "probs"_a, "top_k"_a)
+      .def(
+          "transitions",
+          [](Plan& plan, int gates, int ids, int values, int scores, std::shared_ptr<Matrix> before, std::shared_ptr<Matrix> after,
+             int top_k) {
+            plan.transitions({gates, ids, values, scores, std::move(before), std::move(after), top_k});
+          },
+          "gates"_a, "ids"_a, "values"_a, "scores"_a, "before"_a, "after"_a, "top_k"_a)
       .def("copy", &Plan::copy, "source"_a, "target"_a, "column"_a)
       .def("select", &Plan::select, "source"_a, "target"_a)
       .def("scale_cap", &Plan::scale_cap, "x"_a, "scale"_a, "softcap"_a)

@@ -98,6 +98,31 @@ struct Partial {  // of one query over some chunks
   float* out;  // head_dim
 };
 
+// Rows mixed with the rows before them in their block: a grouped causal convolution whose kernels are partly the rows' own.
+struct ConvolveArgs {
+  const float* x;
+  int64_t x_stride;
+  const float* kernels;  // of each row: [taps][cols / group_size]
+  int64_t kernel_stride;
+  const float* base;  // [taps][cols]
+  int taps;
+  int64_t group_size, cols;  // cols: a multiple of 16
+  float* y;
+  int64_t y_stride;
+  bool accumulate;  // y += instead of y =
+};
+
+// The best logits of a row: by value, then by lower id.
+struct RankArgs {
+  const float* logits;
+  int64_t logit_stride, vocab;
+  int top_k;  // at most vocab
+  int32_t* ids;   // [row][out_stride]
+  float* values;  // the logits
+  float* probs;   // softmax over all logits
+  int64_t out_stride;
+};
+
 struct Kernels {
   const char* name;
   void (*prepare)(const PrepareArgs&, int64_t row, int64_t first_group, int64_t last_group);
@@ -109,6 +134,9 @@ struct Kernels {
   void (*finish)(const Partial&, int head_dim, float* out);
   void (*norm_add)(float* y, int64_t n, const float* weight, float eps, float* h);
   void (*scale_cap)(float* x, int64_t n, float scale, float softcap);
+  void (*convolve)(const ConvolveArgs&, int64_t row, int64_t ordinal);  // ordinal: of the row in its sequence
+  void (*rank)(const RankArgs&, int64_t row);
+  float (*dot)(const float* a, const float* b, int64_t n);  // n: a multiple of 16
   ScanKernels scan;
 };
 

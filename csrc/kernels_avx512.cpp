@@ -9,6 +9,7 @@
 #include "matmul.inl"
 #include "elementwise.inl"
 #include "attention.inl"
+#include "drafting.inl"
 #include "sample_scan.inl"
 
 namespace blockdraft {
@@ -24,6 +25,9 @@ const Kernels kAvx512Kernels = {
     BD_NS::finish,
     BD_NS::norm_add,
     BD_NS::scale_cap,
+    BD_NS::convolve,
+    BD_NS::rank,
+    BD_NS::dot,
     BD_NS::kScan,
 };
 

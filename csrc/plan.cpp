@@ -52,10 +52,25 @@ int Plan::rope(std::vector<double> inverse_frequencies, float factor, bool inter
   return static_cast<int>(ropes_.size()) - 1;
 }
 
-void Plan::embed(std::shared_ptr<Matrix> table, int out, float scale) {
-  need(out, table->cols(), "embedding");
+void Plan::embed(std::shared_ptr<Matrix> table, int out, float scale, int32_t mask_token, std::vector<float> mask) {
+  const int64_t cols = table->cols();
+  need(out, cols, "embedding");
+  if (!mask.empty() && static_cast<int64_t>(mask.size()) != cols) fail("the mask's embedding does not fit the table");
   vocab_ = table->rows();
-  ops_.push_back([this, table, out, scale](Pass& pass) { run_embed(pass, *table, out, scale); });
+  ops_.push_back([this, table, out, scale, cols, mask_token, mask = std::move(mask)](Pass& pass) {
+    each_row(pass, [&](int64_t row) {
+      float* to = data(out) + row * stride(out);
+      const int32_t token = pass.batch.token_ids[row];
+      if (!mask.empty() && token == mask_token) {
+        std::copy(mask.begin(), mask.end(), to);
+      } else {
+        table->dequantize(token, 1, to);
+      }
+      if (scale != 1.0f) {
+        for (int64_t i = 0; i < cols; ++i) to[i] *= scale;
+      }
+    });
+  });
 }
 
 void Plan::project(ProjectSpec spec) {
@@ -76,15 +91,13 @@ void Plan::project(ProjectSpec spec) {
   ops_.push_back([this, spec = std::move(spec)](Pass& pass) { run_project(pass, spec); });
 }
 
-void Plan::attend(AttendSpec spec) {
+void Plan::check_attend(const AttendSpec& spec) {
   if (spec.head_dim < 16 || spec.head_dim > 1024 || spec.head_dim % 16 != 0) {
     fail("head size " + str(spec.head_dim) + " is no multiple of 16 up to 1024");
   }
   if (spec.num_kv_heads < 1 || spec.num_heads % spec.num_kv_heads != 0) {
     fail(str(spec.num_heads) + " heads cannot share " + str(spec.num_kv_heads) + " key/value heads");
   }
-  need(spec.q, static_cast<int64_t>(spec.num_heads) * spec.head_dim, "queries");
-  need(spec.out, static_cast<int64_t>(spec.num_heads) * spec.head_dim, "attention output");
   need(spec.k, static_cast<int64_t>(spec.num_kv_heads) * spec.head_dim, "keys");
   need(spec.v, static_cast<int64_t>(spec.num_kv_heads) * spec.head_dim, "values");
   for (const auto* norm : {&spec.q_norm, &spec.k_norm}) {
@@ -97,7 +110,19 @@ void Plan::attend(AttendSpec spec) {
   if (spec.windowed_pages) max_window_ = std::max<int64_t>(max_window_, spec.window);
   int64_t& layers = spec.windowed_pages ? windowed_layers_ : full_layers_;
   layers = std::max<int64_t>(layers, spec.layer + 1);
+}
+
+void Plan::attend(AttendSpec spec) {
+  check_attend(spec);
+  need(spec.q, static_cast<int64_t>(spec.num_heads) * spec.head_dim, "queries");
+  need(spec.out, static_cast<int64_t>(spec.num_heads) * spec.head_dim, "attention output");
   ops_.push_back([this, spec = std::move(spec)](Pass& pass) { run_attend(pass, spec); });
+}
+
+void Plan::store(AttendSpec spec) {
+  check_attend(spec);
+  spec.q = spec.out = -1;
+  ops_.push_back([this, spec = std::move(spec)](Pass& pass) { store_heads(pass, spec); });
 }
 
 void Plan::norm_add(int y, std::vector<float> weight, float eps, int h) {
@@ -106,11 +131,8 @@ void Plan::norm_add(int y, std::vector<float> weight, float eps, int h) {
   need(h, n, "residual");
   if (n % 16 != 0) fail("a norm over " + str(n) + " columns, no multiple of 16");
   ops_.push_back([this, y, h, n, eps, weight = std::move(weight)](Pass& pass) {
-    const int64_t per = std::max<int64_t>(1, pass.rows / (2 * pass.pool.num_threads()));
-    pass.pool.run((pass.rows + per - 1) / per, [&](int64_t chunk, int) {
-      for (int64_t row = chunk * per; row < std::min(pass.rows, (chunk + 1) * per); ++row) {
-        kernels_.norm_add(data(y) + row * stride(y), n, weight.data(), eps, data(h) + row * stride(h));
-      }
+    each_row(pass, [&](int64_t row) {
+      kernels_.norm_add(data(y) + row * stride(y), n, weight.data(), eps, data(h) + row * stride(h));
     });
   });
 }
@@ -223,19 +245,6 @@ void Plan::fill_rope(Pool& pool, const Batch& batch) {
   }
 }
 
-void Plan::run_embed(Pass& pass, const Matrix& table, int out, float scale) {
-  const int64_t per = 8;
-  pass.pool.run((pass.rows + per - 1) / per, [&](int64_t chunk, int) {
-    for (int64_t row = chunk * per; row < std::min(pass.rows, (chunk + 1) * per); ++row) {
-      float* to = data(out) + row * stride(out);
-      table.dequantize(pass.batch.token_ids[row], 1, to);
-      if (scale != 1.0f) {
-        for (int64_t i = 0; i < table.cols(); ++i) to[i] *= scale;
-      }
-    }
-  });
-}
-
 void Plan::run_project(Pass& pass, const ProjectSpec& spec) {
   const int64_t cols = this->cols(spec.x), groups = cols / kGroupCols, threads = pass.pool.num_threads();
   bool quantized = false, floats = false;
@@ -262,10 +271,7 @@ void Plan::run_project(Pass& pass, const ProjectSpec& spec) {
         kernels_.prepare(prepare, chunk / parts, groups * part / parts, groups * (part + 1) / parts);
       });
     } else {
-      const int64_t per = std::max<int64_t>(1, pass.rows / (4 * threads));
-      pass.pool.run((pass.rows + per - 1) / per, [&](int64_t chunk, int) {
-        for (int64_t row = chunk * per; row < std::min(pass.rows, (chunk + 1) * per); ++row) kernels_.prepare(prepare, row, 0, groups);
-      });
+      each_row(pass, [&](int64_t row) { kernels_.prepare(prepare, row, 0, groups); });
     }
   }
   // All products of the input are one job.

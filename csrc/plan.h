@@ -4,6 +4,7 @@
 // A buffer holds [rows of the pass][columns padded to 16] floats.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -32,7 +33,7 @@ struct RopeTable {
 };
 
 struct AttendSpec {
-  int q, k, v, out;  // buffers
+  int q, k, v, out;  // buffers; of an operation that only stores, q and out are -1
   int layer;         // ordinal within its page class
   bool windowed_pages;
   int num_heads, num_kv_heads, head_dim;
@@ -57,6 +58,27 @@ struct ProjectSpec {
     bool accumulate;
   };
   std::vector<Product> products;
+};
+
+struct ConvolveSpec {
+  int x, kernels, out;  // buffers; kernels: [2 sides][taps][groups]
+  std::vector<float> base;  // [2 sides][taps][cols]
+  int taps, side;
+  int64_t group_size;
+  bool accumulate;
+};
+
+// The best logits of each row.
+struct RankSpec {
+  int logits, ids, values, probs;  // buffers; ids holds int32
+  int top_k;
+};
+
+// What each candidate scores after each candidate of the row before: its logit + sum(before * gate * after).
+struct TransitionSpec {
+  int gates, ids, values, scores;
+  std::shared_ptr<Matrix> before, after;
+  int top_k;
 };
 
 // What attention needs to know of a pass, worked out once.
@@ -86,9 +108,14 @@ class Plan {
   // Recording; each returns or names buffers by number and throws std::invalid_argument on shapes that do not fit.
   int buffer(int64_t cols);
   int rope(std::vector<double> inverse_frequencies, float factor, bool interleaved);
-  void embed(std::shared_ptr<Matrix> table, int out, float scale);
+  void embed(std::shared_ptr<Matrix> table, int out, float scale, int32_t mask_token = -1, std::vector<float> mask = {});
   void project(ProjectSpec spec);
   void attend(AttendSpec spec);
+  void store(AttendSpec spec);  // keys and values only
+  void norm(int x, std::vector<float> weight, float eps, int out);
+  void convolve(ConvolveSpec spec);
+  void rank(RankSpec spec);
+  void transitions(TransitionSpec spec);
   void norm_add(int y, std::vector<float> weight, float eps, int h);
   void copy(int from, int to, int64_t column);  // columns of `from` into `to` at `column`
   void select(int from, int to);                // logit rows; what follows runs on those rows
@@ -110,7 +137,15 @@ class Plan {
   void check(const Batch& batch) const;
   void lay_out(const Batch& batch);
   void fill_rope(Pool& pool, const Batch& batch);
-  void run_embed(Pass& pass, const Matrix& table, int out, float scale);
+  void check_attend(const AttendSpec& spec);
+  void run_transitions(Pass& pass, const TransitionSpec& spec);
+  template <class Row>
+  void each_row(Pass& pass, const Row& row) {
+    const int64_t per = std::max<int64_t>(1, pass.rows / (4 * pass.pool.num_threads()));
+    pass.pool.run((pass.rows + per - 1) / per, [&](int64_t chunk, int) {
+      for (int64_t r = chunk * per; r < std::min(pass.rows, (chunk + 1) * per); ++r) row(r);
+    });
+  }
   void run_project(Pass& pass, const ProjectSpec& spec);
   void run_attend(Pass& pass, const AttendSpec& spec);
   void attend_units(Pass& pass, const AttendSpec& spec);

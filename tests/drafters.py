@@ -23,6 +23,7 @@ class ScriptedDrafter:
     """
 
     type_name = "scripted"
+    cache_layout = None
 
     def __init__(
         self,

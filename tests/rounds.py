@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blockdraft.engine import Engine, Request, TokenEvent
-from blockdraft.engine.batching import BatchBuilder, RowSlice
 from blockdraft.kv_cache import KVPool, SequenceCache
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.models.target import TargetModel
 from blockdraft.ops.batch import Batch, PassResult
 from blockdraft.speculative import Drafter
@@ -93,11 +93,13 @@ class _Tracer:
         self._release = SequenceCache.release
 
     def build(self, builder: BatchBuilder, slices: Sequence[RowSlice]) -> Batch:
-        self.order = [self._owners[id(part.cache)] for part in slices]
+        if all(id(part.cache) in self._owners for part in slices):  # not a drafter's pass
+            self.order = [self._owners[id(part.cache)] for part in slices]
         return self._build(builder, slices)
 
     def release(self, cache: SequenceCache) -> None:
-        self.hash_state(cache)
+        if id(cache) in self._owners:
+            self.hash_state(cache)
         self._release(cache)
 
     def hash_state(self, cache: SequenceCache) -> None:

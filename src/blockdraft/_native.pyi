@@ -37,7 +37,14 @@ class Plan:
     def rope(
         self, inverse_frequencies: Sequence[float], factor: float, interleaved: bool
     ) -> int: ...
-    def embed(self, table: Matrix, out: int, scale: float) -> None: ...
+    def embed(
+        self,
+        table: Matrix,
+        out: int,
+        scale: float,
+        mask_token: int = -1,
+        mask: NDArray[np.float32] | None = None,
+    ) -> None: ...
     def project(
         self,
         x: int,
@@ -69,6 +76,43 @@ class Plan:
         q_norm: NDArray[np.float32] | None,
         k_norm: NDArray[np.float32] | None,
         norm_eps: float,
+    ) -> None: ...
+    def store(
+        self,
+        k: int,
+        v: int,
+        layer: int,
+        windowed_pages: bool,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        rope: int,
+        window: int,
+        k_norm: NDArray[np.float32] | None,
+        norm_eps: float,
+    ) -> None: ...
+    def norm(self, x: int, weight: NDArray[np.float32], eps: float, out: int) -> None: ...
+    def convolve(
+        self,
+        x: int,
+        kernels: int,
+        out: int,
+        base: NDArray[np.float32],
+        taps: int,
+        side: int,
+        group_size: int,
+        accumulate: bool,
+    ) -> None: ...
+    def rank(self, logits: int, ids: int, values: int, probs: int, top_k: int) -> None: ...
+    def transitions(
+        self,
+        gates: int,
+        ids: int,
+        values: int,
+        scores: int,
+        before: Matrix,
+        after: Matrix,
+        top_k: int,
     ) -> None: ...
     def norm_add(self, y: int, weight: NDArray[np.float32], eps: float, h: int) -> None: ...
     def copy(self, source: int, target: int, column: int) -> None: ...

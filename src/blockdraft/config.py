@@ -21,7 +21,7 @@ __all__ = [
     "SelectorConfig",
 ]
 
-DRAFT_TYPES = ("none", "ngram")
+DRAFT_TYPES = ("none", "ngram", "dflash")
 """Ways to draft; "none" decodes plainly."""
 
 _MAX_DRAFT_TOKENS = 63
@@ -294,16 +294,20 @@ class DraftConfig:
     """How a session drafts; names are those of the flags. None of it changes a token.
 
     Attributes:
-        spec_type: One of `DRAFT_TYPES`; None takes the best for the model: "ngram" while no
-            drafter was trained for it.
-        draft_n_max: K, the most draft tokens of a round.
+        spec_type: One of `DRAFT_TYPES`; None is what ``drafter`` is, or "ngram" without one.
+        drafter: A drafter's file or folder; None for none.
+        draft_n_max: K, the most draft tokens of a round; None is what the drafter's block has
+            room for, and 7 for "ngram".
+        draft_p_min: A draft less probable than this ends a proposal; 0 is off.
     """
 
     spec_type: str | None = None
-    draft_n_max: int = 7
+    drafter: str | None = None
+    draft_n_max: int | None = None
+    draft_p_min: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check both.
+        """Check every setting, and that they do not contradict each other.
 
         Raises:
             ConfigError: A setting is out of range; the message names it.
@@ -311,4 +315,22 @@ class DraftConfig:
         known = self.spec_type is None or self.spec_type in DRAFT_TYPES
         _check(known, "spec_type", self.spec_type, f"one of {', '.join(DRAFT_TYPES)}")
         rule = f"in [1, {_MAX_DRAFT_TOKENS}]"
-        _check(1 <= self.draft_n_max <= _MAX_DRAFT_TOKENS, "draft_n_max", self.draft_n_max, rule)
+        wanted = self.draft_n_max
+        in_range = wanted is None or 1 <= wanted <= _MAX_DRAFT_TOKENS
+        _check(in_range, "draft_n_max", wanted, rule)
+        _check(0 <= self.draft_p_min <= 1, "draft_p_min", self.draft_p_min, "in [0, 1]")
+        if self.spec_type == "dflash" and self.drafter is None:
+            raise ConfigError("spec_type is dflash, but no drafter is given")
+        if self.spec_type == "ngram" and self.drafter is not None:
+            raise ConfigError(f"spec_type is ngram, which does not use the drafter {self.drafter}")
+        if self.kind == "ngram" and self.draft_p_min > 0:
+            raise ConfigError(
+                f"draft_p_min is {self.draft_p_min}, but drafts of ngram have no probability"
+            )
+
+    @property
+    def kind(self) -> str:
+        """The one of `DRAFT_TYPES` that these settings come to."""
+        if self.spec_type is not None:
+            return self.spec_type
+        return "ngram" if self.drafter is None else "dflash"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft import _native
-from blockdraft.config import ModelConfig
+from blockdraft.config import DrafterConfig, ModelConfig
 from blockdraft.errors import CapacityError
 
 __all__ = [
@@ -82,8 +82,10 @@ class KVLayout:
             )
 
     @classmethod
-    def from_config(cls, config: ModelConfig, *, largest_block: int = LARGEST_BLOCK) -> "KVLayout":
-        """The layout of a decoder."""
+    def from_config(
+        cls, config: ModelConfig | DrafterConfig, *, largest_block: int = LARGEST_BLOCK
+    ) -> "KVLayout":
+        """The layout of a decoder or a drafter."""
         windowed = tuple(i for i, flag in enumerate(config.windowed_layers) if flag)
         full = tuple(i for i in range(config.num_layers) if i not in set(windowed))
         window = config.window if windowed else None
@@ -273,6 +275,22 @@ class SequenceCache:
             self._move_rows(np.array(rows, np.int32))
         self.length += num_rows
         self._free_passed_window()
+
+    def skip(self, length: int) -> None:
+        """Go on at position ``length``, which no window sees beyond, without what is before it.
+
+        Raises:
+            ValueError: Something is stored, a layer is not windowed, or ``length`` is behind.
+        """
+        if self._num_pages > self._first_window_page or self._pool.layout.full_layers:
+            raise ValueError(f"skip to {length}: only an empty, windowed cache may")
+        if length < self.length:
+            raise ValueError(f"skip to {length} from {self.length}")
+        self.length = length
+        self._first_window_page = self._num_pages = length // PAGE_POSITIONS
+        if self._num_pages > len(self._full):
+            self._full = np.zeros(2 * self._num_pages, np.uint64)
+            self._window = np.zeros(2 * self._num_pages, np.uint64)
 
     def rollback(self, length: int) -> None:
         """Forget every position at or after ``length``.

@@ -8,7 +8,7 @@ import pytest
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Engine, Request
-from blockdraft.engine.batching import BatchBuilder, RowSlice
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import SequenceCache
 from blockdraft.models.target import TargetModel, load_target

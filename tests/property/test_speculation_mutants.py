@@ -12,7 +12,7 @@ import pytest
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Request, engine, sequence
-from blockdraft.engine.batching import BatchBuilder, RowSlice
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.engine.sampling import SampleRow
 from blockdraft.engine.sequence import Gain, SequenceState
 from blockdraft.models.target import TargetModel, load_target

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ class Recorder:
     """Drafts as much as it may; keeps what it was asked and told."""
 
     type_name = "recorder"
+    cache_layout = None
 
     def __init__(self, num_drafts: int) -> None:
         self.block_size = num_drafts + 1
@@ -153,15 +155,17 @@ def test_features_are_those_of_the_rows_that_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec_type", "draft_n_max", "message"),
+    ("settings", "message"),
     [
-        ("dflash", 7, "spec_type is dflash; it must be one of none, ngram"),
-        (None, 0, "draft_n_max is 0"),
-        (None, 64, r"draft_n_max is 64; it must be in \[1, 63\]"),
+        ({"spec_type": "eagle"}, "spec_type is eagle; it must be one of none, ngram, dflash"),
+        ({"draft_n_max": 0}, "draft_n_max is 0"),
+        ({"draft_n_max": 64}, r"draft_n_max is 64; it must be in \[1, 63\]"),
+        ({"spec_type": "dflash"}, "spec_type is dflash, but no drafter is given"),
+        ({"spec_type": "ngram", "drafter": "d.gguf"}, "ngram, which does not use the drafter d.g"),
+        ({"drafter": "d.gguf", "draft_p_min": 1.5}, r"draft_p_min is 1.5; it must be in \[0, 1\]"),
+        ({"draft_p_min": 0.5}, "draft_p_min is 0.5, but drafts of ngram have no probability"),
     ],
 )
-def test_impossible_settings_are_refused(
-    spec_type: str | None, draft_n_max: int, message: str
-) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        DraftConfig(spec_type, draft_n_max)
+        DraftConfig(**settings)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.engine import Target
-from blockdraft.engine.batching import BatchBuilder, RowSlice
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.errors import CapacityError
 from blockdraft.kv_cache import KVLayout, SequenceCache
 

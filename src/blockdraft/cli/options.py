@@ -25,16 +25,10 @@ __all__ = [
 
 _ISAS = ("scalar", "avx2", "avx512")
 
-_NO_DRAFTER = "drafter models are not supported yet; --spec-type ngram drafts without one"
-
 DRAFT_HINTS = {
-    "-md": _NO_DRAFTER,
-    "--model-draft": _NO_DRAFTER,
-    "--spec-draft-model": _NO_DRAFTER,
-    "--spec-draft-p-min": "drafts of --spec-type ngram carry no probability",
-    "--draft-p-min": "drafts of --spec-type ngram carry no probability",
     "--spec-draft-n-min": "a round may draft any number of tokens up to --spec-draft-n-max",
     "--draft-min": "a round may draft any number of tokens up to --spec-draft-n-max",
+    "--draft-p-min": "use --spec-draft-p-min",
     "--draft": "use --spec-draft-n-max",
     "--draft-n": "use --spec-draft-n-max",
     "--draft-max": "use --spec-draft-n-max",
@@ -106,28 +100,52 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how tokens are drafted."""
     group = parser.add_argument_group("drafting", "changes the speed, never a token")
     group.add_argument(
-        "--spec-type",
-        choices=DRAFT_TYPES,
-        help="none, or ngram: what followed the same words earlier (default: the best for the"
-        " model, ngram while no drafter is known for it)",
+        "-md",
+        "--model-draft",
+        "--spec-draft-model",
+        metavar="DRAFTER",
+        help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]",
     )
-    default = DraftConfig().draft_n_max
+    group.add_argument(
+        "--spec-type",
+        type=_spec_type,
+        choices=DRAFT_TYPES,
+        help="none; ngram: what followed the same words earlier; dflash: the network of -md"
+        " (default: what -md is, ngram without it)",
+    )
     group.add_argument(
         "--spec-draft-n-max",
         type=int,
-        default=default,
         metavar="K",
-        help=f"most draft tokens of a round (default: {default})",
+        help="most draft tokens of a round (default: all that the drafter's block has room for,"
+        " 7 for ngram)",
     )
+    group.add_argument(
+        "--spec-draft-p-min",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="end a proposal before a draft less probable than this (default: 0, off)",
+    )
+
+
+def _spec_type(name: str) -> str:
+    """A type by our name or llama.cpp's."""
+    return "dflash" if name == "draft-dflash" else name
 
 
 def draft_config(args: argparse.Namespace) -> DraftConfig:
     """How a command line drafts.
 
     Raises:
-        ConfigError: A value is out of range.
+        ConfigError: A value is out of range, or two contradict each other.
     """
-    return DraftConfig(args.spec_type, args.spec_draft_n_max)
+    return DraftConfig(
+        args.spec_type,
+        args.model_draft,
+        draft_n_max=args.spec_draft_n_max,
+        draft_p_min=args.spec_draft_p_min,
+    )
 
 
 def add_show_draft_option(parser: argparse.ArgumentParser, *, default: bool) -> None:

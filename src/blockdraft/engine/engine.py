@@ -14,7 +14,6 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft.engine.batching import BatchBuilder
 from blockdraft.engine.request import Request, RequestStats, TokenEvent
 from blockdraft.engine.sampling import NativeSampler, Sampler, prepare_sampling
 from blockdraft.engine.scheduler import Advance, Scheduler
@@ -22,7 +21,8 @@ from blockdraft.engine.score import score_tokens
 from blockdraft.engine.sequence import Gain, SequenceState, features_of, kept_rows
 from blockdraft.engine.target import Target
 from blockdraft.errors import CapacityError, ConfigError
-from blockdraft.kv_cache import SequenceCache
+from blockdraft.kv_cache import KVPool, SequenceCache
+from blockdraft.models.batching import BatchBuilder
 from blockdraft.ops.batch import PassResult
 from blockdraft.speculative.drafter import CommittedRows, Drafter
 from blockdraft.speculative.stats import RoundCounter
@@ -70,8 +70,11 @@ class Engine:
         if max_running is not None and not 1 <= max_running <= target.max_rows:
             raise ConfigError(f"max_running is {max_running}; it must be in [1, {target.max_rows}]")
         self._pool = target.new_cache_pool(max_cache_bytes)
+        layout = None if drafter is None else drafter.cache_layout
+        self._draft_pool = None if layout is None else KVPool(layout, max_cache_bytes)
         self._scheduler = Scheduler(
             self._pool,
+            draft_pool=self._draft_pool,
             max_rows=target.max_rows,
             max_running=target.max_rows if max_running is None else max_running,
             num_draft_tokens=0 if drafter is None else drafter.block_size - 1,
@@ -101,8 +104,9 @@ class Engine:
 
     @property
     def used_cache_bytes(self) -> int:
-        """K/V memory in use."""
-        return self._pool.used_bytes
+        """K/V memory in use, a drafter's included."""
+        draft_bytes = 0 if self._draft_pool is None else self._draft_pool.used_bytes
+        return self._pool.used_bytes + draft_bytes
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its number.
@@ -112,13 +116,16 @@ class Engine:
             CapacityError: It exceeds the context length or the whole K/V memory.
         """
         self._check(request)
+        rounds = self._new_rounds(request)
+        draft_pool = None if rounds is None else self._draft_pool
         sequence = SequenceState(
             next(self._request_ids),
             request,
             cache=SequenceCache(self._pool),
+            draft_cache=None if draft_pool is None else SequenceCache(draft_pool),
             sampling=prepare_sampling(request.params, request.choice),
             added_s=self._clock(),
-            rounds=self._new_rounds(request),
+            rounds=rounds,
         )
         if self._drafter is not None and sequence.rounds is not None:
             self._drafter.start(sequence.request_id)
@@ -253,9 +260,7 @@ class Engine:
             if gain is not None:
                 gains.append((sequence, gain))
             if sequence.rounds is not None and (gain is None or gain.reason is None):
-                token_ids = sequence.token_ids[start : sequence.cache.length]
-                features = features_of(result, first, kept)
-                seen.append(CommittedRows(sequence.request_id, start, token_ids, features))
+                seen.append(sequence.committed_rows(start, features_of(result, first, kept)))
             first += advance.num_rows + len(proposal)
         self._observe(seen)
         now_s = self._clock()

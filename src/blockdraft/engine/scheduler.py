@@ -39,16 +39,24 @@ class Scheduler:
     """Waiting and running sequences of one engine.
 
     Args:
-        pool: K/V memory that the sequences share.
+        pool: K/V memory that the sequences share; its budget is that of both pools together.
+        draft_pool: K/V memory of their drafter; None where it keeps none.
         max_rows: The most rows of a pass.
         max_running: The most sequences at once, at most ``max_rows``.
         num_draft_tokens: K, the most drafts of a sequence in a pass.
     """
 
     def __init__(
-        self, pool: KVPool, *, max_rows: int, max_running: int, num_draft_tokens: int = 0
+        self,
+        pool: KVPool,
+        *,
+        draft_pool: KVPool | None = None,
+        max_rows: int,
+        max_running: int,
+        num_draft_tokens: int = 0,
     ) -> None:
         self._pool = pool
+        self._draft_pool = draft_pool
         self._num_draft_tokens = num_draft_tokens
         self._max_rows = max_rows
         self._max_running = min(max_running, max_rows)
@@ -74,7 +82,13 @@ class Scheduler:
 
     def bytes_needed(self, max_positions: int) -> int:
         """K/V memory that a sequence of ``max_positions`` tokens is promised."""
-        return self._pool.layout.max_bytes(max_positions, rows_per_pass=self._max_rows)
+        needed = self._pool.layout.max_bytes(max_positions, rows_per_pass=self._max_rows)
+        if self._draft_pool is not None:
+            # A block is drafted whole, also where fewer tokens may still be written.
+            needed += self._draft_pool.layout.max_bytes(
+                max_positions + self._num_draft_tokens, rows_per_pass=self._max_rows
+            )
+        return needed
 
     def check_fits(self, max_positions: int) -> None:
         """Refuse what could never be admitted.
@@ -154,4 +168,4 @@ class Scheduler:
         else:
             self._promised_bytes -= promised
             self._running.remove(sequence)
-        sequence.cache.release()
+        sequence.release()

@@ -6,9 +6,9 @@ Knows no text and picks no token; the log-softmax is in binary64.
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft.engine.batching import BatchBuilder, RowSlice
 from blockdraft.engine.target import Target
 from blockdraft.kv_cache import KVPool, SequenceCache
+from blockdraft.models.batching import BatchBuilder, RowSlice
 
 __all__ = ["score_tokens"]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft.engine.batching import RowSlice
 from blockdraft.engine.request import FinishReason, Request, RequestStats
 from blockdraft.engine.sampling import PreparedSampling, SampleRow
 from blockdraft.kv_cache import SequenceCache
+from blockdraft.models.batching import RowSlice
 from blockdraft.ops.batch import PassResult
-from blockdraft.speculative.drafter import DraftTask
+from blockdraft.speculative.drafter import CommittedRows, DraftTask
 from blockdraft.speculative.stats import RoundCounter
 from blockdraft.speculative.types import Proposal, Verdict
 
@@ -67,6 +67,7 @@ class SequenceState:
         request_id: Its number in the engine.
         request: What was asked.
         cache: K/V of the committed tokens.
+        draft_cache: The same for the drafter; None where it keeps none.
         added_s: Clock reading of ``Engine.add``.
         started_s: Clock reading of the admission; None while it waits.
         first_token_s: Clock reading of the first token; None before.
@@ -80,6 +81,7 @@ class SequenceState:
         request: Request,
         *,
         cache: SequenceCache,
+        draft_cache: SequenceCache | None = None,
         sampling: PreparedSampling,
         added_s: float,
         rounds: RoundCounter | None = None,
@@ -87,6 +89,7 @@ class SequenceState:
         self.request_id = request_id
         self.request = request
         self.cache = cache
+        self.draft_cache = draft_cache
         self.added_s = added_s
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -126,7 +129,22 @@ class SequenceState:
     def draft_task(self, max_drafts: int) -> DraftTask:
         """What a drafter needs to know of it."""
         params, choice = self.request.params, self.request.choice
-        return DraftTask(self.request_id, self.token_ids, max_drafts, params, choice)
+        return DraftTask(
+            self.request_id, self.token_ids, max_drafts, params, choice, self.draft_cache
+        )
+
+    def committed_rows(self, start: int, features: NDArray[np.float32] | None) -> CommittedRows:
+        """What a drafter is told of the rows committed from ``start`` on."""
+        token_ids = self.token_ids[start : self.cache.length]
+        return CommittedRows(
+            self.request_id, start, token_ids, features, self.draft_cache, self._num_prompt
+        )
+
+    def release(self) -> None:
+        """Give all K/V memory back."""
+        self.cache.release()
+        if self.draft_cache is not None:
+            self.draft_cache.release()
 
     def next_rows(self, num_rows: int, proposal: Proposal) -> RowSlice:
         """Rows of the next pass: ``num_rows`` pending tokens, and the drafts after the anchor.

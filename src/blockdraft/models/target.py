@@ -36,6 +36,10 @@ class TargetModel:
         weight_bytes: Packed size of all matrices.
         macs_per_row: Multiply-accumulates of the matrices for one row with logits.
         native_seconds: Time spent in native passes so far, in seconds.
+        taps: Layers whose output each pass returns as features.
+        pool: Threads of its passes.
+        embedding: Packed table, "vocab hidden".
+        head: Packed output matrix; the embedding where they are tied.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class TargetModel:
         self.max_rows = max_rows
         self.num_threads = num_threads
         self.native_seconds = 0.0
+        self.taps = tuple(taps)
+        self.pool = _native.Pool(num_threads)
         decoder = build_decoder(config, weights)
+        self.embedding, self.head = decoder.weights.embedding, decoder.weights.head
         ops = NativeOps(
             max_rows,
             config.windowed_layers,
@@ -61,7 +68,7 @@ class TargetModel:
             feature_size=len(taps) * config.hidden_size,
         )
         logits = decoder.forward(ops, taps)
-        self._plan = ops.finish(_native.Pool(num_threads), logits)
+        self._plan = ops.finish_pass(self.pool, logits)
         self.weight_bytes = weights.nbytes
         self.macs_per_row = _macs_per_row(config)
 

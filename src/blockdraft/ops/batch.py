@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "PassResult"]
+__all__ = ["Batch", "Candidates", "PassResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +65,24 @@ class PassResult:
 
     logits: NDArray[np.float32]
     features: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What a drafting pass computed; all arrays are views that the next pass overwrites.
+
+    Notation: k candidates of each of R rows, by logit, then by lower id.
+
+    Attributes:
+        token_ids: int32 [R, k].
+        logits: float32 [R, k].
+        probs: float32 [R, k], softmax over the whole vocabulary; a row on its own, so they are
+            marginals and not conditioned on other rows' choices.
+        scores: float32 [R, k, k], of each candidate after each candidate of the row before; None
+            for a network without a selector.
+    """
+
+    token_ids: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    probs: NDArray[np.float32]
+    scores: NDArray[np.float32] | None

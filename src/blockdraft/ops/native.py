@@ -16,10 +16,29 @@ from blockdraft.ops.batch import Batch, PassResult
 from blockdraft.ops.protocol import AttentionSpec, Linear, Norm
 from blockdraft.ops.rope import attention_factor, inverse_frequencies
 
-__all__ = ["NativeOps", "NativePlan"]
+__all__ = ["Matrix", "NativeOps", "NativePlan", "Vector", "run_plan"]
 
 Vector = NDArray[np.float32]
 Matrix = _native.Matrix
+
+
+def run_plan(plan: _native.Plan, pool: _native.Pool, batch: Batch) -> None:
+    """One pass over ``batch``.
+
+    Raises:
+        ValueError: The batch does not fit the plan or its pages; a bug of the caller.
+    """
+    plan.run(
+        pool,
+        batch.token_ids,
+        batch.positions,
+        batch.parents,
+        batch.row_starts,
+        batch.base_lengths,
+        batch.full_pages,
+        batch.window_pages,
+        batch.logit_rows,
+    )
 
 
 class NativePlan:
@@ -44,17 +63,7 @@ class NativePlan:
         Raises:
             ValueError: The batch does not fit the plan or its pages; a bug of the caller.
         """
-        self._plan.run(
-            self._pool,
-            batch.token_ids,
-            batch.positions,
-            batch.parents,
-            batch.row_starts,
-            batch.base_lengths,
-            batch.full_pages,
-            batch.window_pages,
-            batch.logit_rows,
-        )
+        run_plan(self._plan, self._pool, batch)
         features = None if self._features is None else self._features[: batch.num_rows]
         return PassResult(self._logits[: len(batch.logit_rows)], features)
 
@@ -84,8 +93,9 @@ class NativeOps:
         self._ropes: dict[RopeConfig, int] = {}
         self._features = self._plan.buffer(feature_size) if feature_size else None
         self._tapped_cols = 0
+        self._selected: dict[int, int] = {}  # rows with logits of a buffer
 
-    def finish(self, pool: _native.Pool, logits: int) -> NativePlan:
+    def finish_pass(self, pool: _native.Pool, logits: int) -> NativePlan:
         """The recorded plan, run by ``pool``; ``logits`` is what `logits` returned."""
         return NativePlan(self._plan, pool, logits, self._features)
 
@@ -106,15 +116,14 @@ class NativeOps:
     def attend(self, q: int, k: int, v: int, spec: AttentionSpec[Vector]) -> int:
         """See `Ops.attend`."""
         out = self._take(spec.num_heads * spec.head_dim)
-        windowed = self._windowed[spec.layer_idx]
         norm_eps = spec.q_norm.eps if spec.q_norm else 0.0
         self._plan.attend(
             q=q,
             k=k,
             v=v,
             out=out,
-            layer=sum(flag == windowed for flag in self._windowed[: spec.layer_idx]),
-            windowed_pages=windowed,
+            layer=self._ordinal(spec),
+            windowed_pages=self._windowed[spec.layer_idx],
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
@@ -170,7 +179,7 @@ class NativeOps:
         softcap: float | None,
     ) -> int:
         """See `Ops.logits`."""
-        rows = self._take(self._cols[x])
+        rows = self._selected[x] = self._take(self._cols[x])
         self._plan.select(x, rows)
         out = self._take(head.weight.rows)
         self._record(rows, [head], [out], norm=norm)
@@ -228,6 +237,11 @@ class NativeOps:
     def _release(self, *buffers: int) -> None:
         for buffer in buffers:
             self._free[self._cols[buffer]].append(buffer)
+
+    def _ordinal(self, spec: AttentionSpec[Vector]) -> int:
+        """Place of a layer among those of its page class."""
+        windowed = self._windowed[spec.layer_idx]
+        return sum(flag == windowed for flag in self._windowed[: spec.layer_idx])
 
     def _rope(self, rope: RopeConfig) -> int:
         if rope not in self._ropes:

@@ -17,12 +17,13 @@ from blockdraft.engine.engine import Engine
 from blockdraft.engine.request import Request
 from blockdraft.engine.sampling import NativeSampler
 from blockdraft.errors import CapacityError, ConfigError
+from blockdraft.kv_cache import LARGEST_BLOCK
 from blockdraft.models.target import load_target
+from blockdraft.session.drafting import new_drafter, open_drafter
 from blockdraft.session.generation import Generation
 from blockdraft.session.prompt import Prompt, TextCodec, encode_prompt
 from blockdraft.session.result import Result
 from blockdraft.session.stream import Stream
-from blockdraft.speculative import Drafter, NgramDrafter
 from blockdraft.tokenizer import Tokenizer
 from blockdraft.weights.gguf import GGUFFile
 
@@ -79,20 +80,30 @@ class Session:
         """
         tokenizer_dir = None if cache_dir is None else cache_dir / "tokenizers"
         path = hub.resolve(str(model), cache_dir=cache_dir)
-        with GGUFFile.open(path) as file:
+        with (
+            GGUFFile.open(path) as file,
+            open_drafter(drafting, file, cache_dir=cache_dir) as drafter_file,
+        ):
             tokenizer = Tokenizer.from_gguf(file, cache_dir=tokenizer_dir)
-            target = load_target(file, num_threads=num_threads, isa=isa)
+            taps = drafter_file.config.target_layer_ids if drafter_file else ()
+            target = load_target(file, num_threads=num_threads, isa=isa, taps=taps)
+            drafter = new_drafter(drafting, drafter_file, target)
         if max_cache_bytes is None:
-            layout = target.new_cache_pool(0).layout
             context = min(ctx_size or target.config.context_length, target.config.context_length)
-            full_context = layout.max_bytes(context, rows_per_pass=target.max_rows)
+            layouts = [target.new_cache_pool(0).layout]
+            if drafter is not None and drafter.cache_layout is not None:
+                layouts.append(drafter.cache_layout)
+            full_context = sum(
+                layout.max_bytes(context + LARGEST_BLOCK, rows_per_pass=target.max_rows)
+                for layout in layouts
+            )
             max_cache_bytes = max(_MIN_CACHE_BYTES, full_context)
         engine = Engine(
             target,
             max_cache_bytes=max_cache_bytes,
             context_length=ctx_size,
             sampler=NativeSampler(isa),
-            drafter=_new_drafter(drafting),
+            drafter=drafter,
         )
         return cls(engine, tokenizer)
 
@@ -236,9 +247,3 @@ class Session:
 def _drawn_seed() -> int:
     """53 random bits: what programs that read JSON numbers as doubles keep exactly."""
     return int.from_bytes(os.urandom(7), "little") >> 3
-
-
-def _new_drafter(config: DraftConfig) -> Drafter | None:
-    if config.spec_type == "none":
-        return None
-    return NgramDrafter(config.draft_n_max)

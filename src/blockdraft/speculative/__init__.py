@@ -1,5 +1,6 @@
 """Drafting: who proposes tokens, which of them stay, and what that gained."""
 
+from blockdraft.speculative.dflash import DFlashDrafter
 from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
 from blockdraft.speculative.ngram import NgramDrafter
 from blockdraft.speculative.stats import RoundCounter, SpeculationStats
@@ -9,6 +10,7 @@ from blockdraft.speculative.verify import verify
 __all__ = [
     "NO_DRAFTS",
     "CommittedRows",
+    "DFlashDrafter",
     "DraftTask",
     "Drafter",
     "NgramDrafter",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.config import SamplingParams
+from blockdraft.kv_cache import KVLayout, SequenceCache
 from blockdraft.speculative.types import Proposal
 
 __all__ = ["CommittedRows", "DraftTask", "Drafter"]
@@ -27,6 +28,7 @@ class DraftTask:
         max_drafts: The most nodes of the proposal, at least 1.
         params: How the target picks tokens; with ``choice`` what its noise is keyed by.
         choice: Index among several answers to one prompt.
+        cache: The sequence's K/V for this drafter, up to the anchor; None where it keeps none.
     """
 
     sequence_id: int
@@ -34,6 +36,7 @@ class DraftTask:
     max_drafts: int
     params: SamplingParams
     choice: int
+    cache: SequenceCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,16 @@ class CommittedRows:
         token_ids: int32 [rows], tokens of the rows, without the next token.
         features: float32 [rows, taps * hidden], target features; None when the drafter asks for
             none. Valid during the call.
+        cache: The sequence's K/V for this drafter, up to ``start``; None where it keeps none.
+        prompt_length: Tokens of the prompt: nothing is drafted before they are all there.
     """
 
     sequence_id: int
     start: int
     token_ids: NDArray[np.int32]
     features: NDArray[np.float32] | None
+    cache: SequenceCache | None = None
+    prompt_length: int = 0
 
 
 class Drafter(Protocol):
@@ -68,6 +75,14 @@ class Drafter(Protocol):
     @property
     def block_size(self) -> int:
         """B: the anchor and the most drafts of a round."""
+        ...
+
+    @property
+    def cache_layout(self) -> KVLayout | None:
+        """K/V that the engine keeps for it beside each sequence's own; None for none.
+
+        The drafter commits what it observes; the engine makes and releases the caches.
+        """
         ...
 
     def start(self, sequence_id: int) -> None:

@@ -84,6 +84,7 @@ class NgramDrafter:
     """
 
     type_name = "ngram"
+    cache_layout = None
 
     def __init__(self, num_draft_tokens: int) -> None:
         if num_draft_tokens < 1:

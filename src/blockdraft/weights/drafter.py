@@ -27,14 +27,15 @@ from blockdraft.weights.drafter_names import (
     our_name,
 )
 from blockdraft.weights.ggml_types import ggml_type_name
-from blockdraft.weights.gguf import GGUFFile
+from blockdraft.weights.gguf import GGUFFile, StringArray
 from blockdraft.weights.header import TensorInfo
 from blockdraft.weights.safetensors import SafetensorsFolder, read_json
 from blockdraft.weights.tensors import check_expected
 
-__all__ = ["DrafterFile", "check_fits"]
+__all__ = ["DrafterFile", "check_fits", "check_tokens"]
 
 _CONFIG = "config.json"
+_TOKENS = "tokenizer.ggml.tokens"
 _PICKLE = "mask_embedding.pt"
 _EXTRA_FILES = ("mask_embedding.safetensors",)
 # What trainers keep beside a drafter and nothing reads at inference.
@@ -160,6 +161,11 @@ class DrafterFile:
         self.tensor(name)
         return self._file.read_rows(self._names[name], row_start, count, out=out)
 
+    def tokens(self) -> StringArray | None:
+        """Tokens of the target that it was made for; None where the file has none."""
+        found = self._file.metadata.get(_TOKENS) if isinstance(self._file, GGUFFile) else None
+        return found if isinstance(found, StringArray) else None
+
     def vocab_map(self) -> NDArray[np.int32] | None:
         """Target token of each row of the head; None where the head has all tokens in order.
 
@@ -211,6 +217,27 @@ def check_fits(config: DrafterConfig, target: ModelConfig) -> None:
             f"the drafter does not fit the target: it reads layer {highest}, the target's last is"
             f" {target.num_layers - 1}"
         )
+
+
+def check_tokens(drafter: DrafterFile, target: GGUFFile) -> None:
+    """Refuse a drafter whose file has other tokens than the target's; a folder has none.
+
+    Raises:
+        ConfigError: They disagree; the message has both tokens.
+    """
+    ours, theirs = drafter.tokens(), target.metadata.get(_TOKENS)
+    if ours is None or not isinstance(theirs, StringArray) or ours.is_same(theirs):
+        return
+    if len(ours) != len(theirs):
+        raise ConfigError(
+            f"{drafter.path}: has {len(ours)} tokens, the target has {len(theirs)}: {target.path}"
+        )
+    for token_id, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if one != other:
+            raise ConfigError(
+                f"{drafter.path}: token {token_id} is {one!r}, the target's is {other!r}:"
+                f" {target.path}"
+            )
 
 
 def _folder_names(folder: SafetensorsFolder) -> dict[str, str]:

@@ -74,6 +74,10 @@ class StringArray(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_list())
 
+    def is_same(self, other: "StringArray") -> bool:
+        """Whether both have the same strings; decodes none."""
+        return self._data == other._data
+
     def to_list(self) -> list[str]:
         """All strings; the same list at every call.
 

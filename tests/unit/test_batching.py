@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blockdraft.engine.batching import BatchBuilder, RowSlice
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.kv_cache import SequenceCache
 from tests.fake_target import FakeTarget
 

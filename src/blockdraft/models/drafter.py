@@ -1,0 +1,90 @@
+"""A drafter network, loaded: two recorded passes over the K/V that a sequence keeps for it.
+
+Embedding and head are the target's own packed memory unless the file brings its own. Knows no
+requests and no text; K/V pages come with each batch.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockdraft.errors import ConfigError
+from blockdraft.kv_cache import KVLayout
+from blockdraft.models.dflash import build_dflash
+from blockdraft.models.target import TargetModel
+from blockdraft.ops.batch import Batch, Candidates
+from blockdraft.ops.native_drafter import NativeDrafterOps
+from blockdraft.weights.drafter import DrafterFile, check_fits
+from blockdraft.weights.packed import PackedWeights
+
+__all__ = ["DrafterModel", "load_drafter"]
+
+
+class DrafterModel:
+    """One set of packed weights with its passes; runs on the target's threads.
+
+    Attributes:
+        config: Shape of the network.
+        layout: Shape of its K/V.
+        max_rows: Most rows of one pass.
+        weight_bytes: Packed size of the matrices that are not the target's.
+    """
+
+    def __init__(self, file: DrafterFile, target: TargetModel, *, top_k: int = 1) -> None:
+        """Pack the weights of an open file and record both passes; see `load_drafter`."""
+        config = self.config = file.config
+        self.layout = KVLayout.from_config(config)
+        self.max_rows = target.max_rows
+        weights = PackedWeights(file, target.num_threads)
+        weights.load_all(name for name, info in file.tensors.items() if len(info.shape) == 2)
+        network = build_dflash(config, weights, embedding=target.embedding, head=target.head)
+        self.weight_bytes = weights.nbytes
+        self._vocab_map = file.vocab_map()
+        inject = self._new_ops(target)
+        network.inject(inject)
+        self._injection = inject.finish_injection(target.pool)
+        draft = self._new_ops(target)
+        out = network.draft(draft)
+        self._draft = draft.finish_draft(target.pool, out.logits, out.selection, top_k)
+
+    def inject(self, batch: Batch) -> None:
+        """Store keys and values of the rows in `features`; token ids are not looked at."""
+        self._injection.run(batch)
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """Input of the next `inject`, float32 [max_rows, feature_size], a view."""
+        return self._injection.features
+
+    def draft(self, batch: Batch) -> Candidates:
+        """Candidates of the rows with logits, as the target's tokens; a view until the next."""
+        found = self._draft.run(batch)
+        if self._vocab_map is None:
+            return found
+        return replace(found, token_ids=self._vocab_map[found.token_ids])
+
+    def _new_ops(self, target: TargetModel) -> NativeDrafterOps:
+        return NativeDrafterOps(self.max_rows, self.config.windowed_layers, isa=target.isa)
+
+
+def load_drafter(file: DrafterFile, target: TargetModel, *, top_k: int = 1) -> DrafterModel:
+    """The network of an open drafter file, on the threads of ``target``.
+
+    Args:
+        file: Open until this returns.
+        target: What it drafts for, loaded with the taps of the file's configuration.
+        top_k: Candidates per row of a network without a selector of its own.
+
+    Raises:
+        ConfigError: It was made for another target, or the target has other taps.
+        FileFormatError: The file is damaged.
+        CapacityError: There is no memory for it.
+    """
+    check_fits(file.config, target.config)
+    if file.config.target_layer_ids != target.taps:
+        raise ConfigError(
+            f"{file.path}: reads target layers {list(file.config.target_layer_ids)}; the target"
+            f" was loaded with {list(target.taps)}"
+        )
+    return DrafterModel(file, target, top_k=top_k)
