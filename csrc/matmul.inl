@@ -47,6 +47,21 @@ struct Scales {
   }
 };
 
+// Those of one part of the rows.
+template <int Type>
+struct Part {
+  using S = Scales<Type>;
+  pf s0, s1, z0, z1;
+
+  Part(const S& scales, int p) : s0(part(scales.s0, p)) {
+    if constexpr (S::kHalves) s1 = part(scales.s1, p);
+    if constexpr (has_minimum(S::F.scale)) {
+      z0 = part(scales.z0, p);
+      if constexpr (S::kHalves) z1 = part(scales.z1, p);
+    }
+  }
+};
+
 // How far ahead weights are asked for: processors do not prefetch across a 4 KB page by themselves.
 inline constexpr int kPrefetchBytes = 1024;
 
@@ -62,14 +77,12 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
   const int64_t groups = x.cols / kGroupCols, stride = x.block_rows(row), first = x.group_index(row, 0);
   const int8_t* xq = x.q.data() + first * kGroupCols;
   const auto initial = [](const int32_t* negated_sum) {
-    if constexpr (Q::kLog2Offset < 0) return zeroi();
-    else return shli<Q::kLog2Offset>(seti(*negated_sum));
+    if constexpr (Q::kLog2Offset < 0) return part_seti(0);
+    else return shli<Q::kLog2Offset>(part_seti(*negated_sum));
   };
-  vf sums[T][MB];
-#pragma GCC unroll 4
-  for (int t = 0; t < T; ++t)
-#pragma GCC unroll 16
-    for (int m = 0; m < MB; ++m) sums[t][m] = zero();
+  pf sums[kParts][T][MB] = {};
+  int parts = kParts;
+  if constexpr (kParts > 1) asm("" : "+r"(parts));  // or the loop over them is unrolled, see below
   S scales[T]{};
   for (int64_t g = 0; g < groups; ++g, xq += stride * kGroupCols) {
     int64_t skip = 0;
@@ -85,29 +98,33 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
     for (int t = 0; t < T; ++t) {
       const uint8_t* const record = w + t * tile_bytes;
       for (int line = 0; line < F.group_bytes; line += 64) __builtin_prefetch(record + kPrefetchBytes + line);
-      const Q quads(record);
-      S& s = scales[t];
-      s.load_group(record + F.plane_bytes());
+      scales[t].load_group(record + F.plane_bytes());
+      for (int p = 0; p < parts; ++p) {
+        const int8_t* xg = xq;
+        if constexpr (kParts > 1) asm("" : "+r"(xg));  // or broadcasts of x are kept in memory for the other part
+        const Q quads(record, p);
+        const Part<Type> s(scales[t], p);
 #pragma GCC unroll 16
-      for (int m = 0; m < MB; ++m) {
-        const int8_t* xm = xq + m * kGroupCols;
-        const vf xs = set1(info[m].scale);
-        vf sum = sums[t][m];
-        if constexpr (S::kHalves) {
-          const vi a = quads.template dot<0, 4>(xm, initial(&info[m].n0));
-          const vi b = quads.template dot<4, 8>(xm, initial(&info[m].n1));
-          sum = fma(to_float(a), mul(s.s0, xs), sum);
-          sum = fma(to_float(b), mul(s.s1, xs), sum);
-          if constexpr (has_minimum(F.scale)) {
-            sum = fma(s.z0, set1(info[m].f0), sum);
-            sum = fma(s.z1, set1(info[m].f1), sum);
+        for (int m = 0; m < MB; ++m) {
+          const int8_t* xm = xg + m * kGroupCols;
+          const pf xs = part_set1(info[m].scale);
+          pf sum = sums[p][t][m];
+          if constexpr (S::kHalves) {
+            const pi a = quads.template dot<0, 4>(xm, initial(&info[m].n0));
+            const pi b = quads.template dot<4, 8>(xm, initial(&info[m].n1));
+            sum = fma(to_float(a), mul(s.s0, xs), sum);
+            sum = fma(to_float(b), mul(s.s1, xs), sum);
+            if constexpr (has_minimum(F.scale)) {
+              sum = fma(s.z0, part_set1(info[m].f0), sum);
+              sum = fma(s.z1, part_set1(info[m].f1), sum);
+            }
+          } else {
+            const pi a = quads.template dot<0, 8>(xm, initial(&info[m].n));
+            sum = fma(to_float(a), mul(s.s0, xs), sum);
+            if constexpr (has_minimum(F.scale)) sum = fma(s.z0, part_set1(info[m].f), sum);
           }
-        } else {
-          const vi a = quads.template dot<0, 8>(xm, initial(&info[m].n));
-          sum = fma(to_float(a), mul(s.s0, xs), sum);
-          if constexpr (has_minimum(F.scale)) sum = fma(s.z0, set1(info[m].f), sum);
+          sums[p][t][m] = sum;
         }
-        sums[t][m] = sum;
       }
     }
     w += F.group_bytes;
@@ -115,7 +132,8 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
 #pragma GCC unroll 4
   for (int t = 0; t < T; ++t)
 #pragma GCC unroll 16
-    for (int m = 0; m < MB; ++m) acc[t * MB + m] = sums[t][m];
+    for (int m = 0; m < MB; ++m)
+      for (int p = 0; p < kParts; ++p) set_part(acc[t * MB + m], p, sums[p][t][m]);
 }
 
 template <class T>

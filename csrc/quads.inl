@@ -1,4 +1,4 @@
-// One record of a packed tile, unpacked: 16 rows x 8 k-quads of weights, ready for integer products.
+// One part of a record of a packed tile, unpacked: its rows x 8 k-quads of weights, ready for integer products.
 //
 // `dot<First, Last>` adds the exact products of those quads with a row of activations. Compiled once per instruction set.
 
@@ -15,7 +15,7 @@ struct Quads {
   static constexpr int kLog2Offset = F.log2_offset;
   __m512i w[8];
 
-  explicit Quads(const uint8_t* p) {
+  Quads(const uint8_t* p, int /* part */) {
     const auto vec = [&](int i) { return _mm512_loadu_si512(p + 64 * i); };
     if constexpr (F.bits == 8) {
       for (int j = 0; j < 8; ++j) w[j] = vec(j);
@@ -93,37 +93,34 @@ struct Quads {
   static constexpr bool kSigned = F.bits == 8 || F.table;
   static constexpr int kLog2Offset = kSigned ? -1 : F.log2_offset;
   static constexpr int kSafe = kSigned ? 1 : F.bits <= 4 ? 8 : F.bits == 5 ? 4 : 2;  // quads whose int16 sums fit
-  __m256i w[8][2];
+  __m256i w[8];
 
-  explicit Quads(const uint8_t* p) {
-    for (int half = 0; half < 2; ++half) {
-      const auto vec = [&](int i) {
-        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 64 * i + 32 * half));
-      };
-      if constexpr (F.bits == 8) {
-        for (int j = 0; j < 8; ++j) w[j][half] = _mm256_xor_si256(vec(j), _mm256_set1_epi8(-128));
-      } else if constexpr (F.bits <= 3) {
-        const __m256i three = _mm256_set1_epi8(3);
-        for (int j = 0; j < 8; ++j) {
-          __m256i v = _mm256_and_si256(_mm256_srli_epi16(vec(j / 4), 2 * (j % 4)), three);
-          if constexpr (F.bits == 3) v = _mm256_or_si256(v, plane1(vec(2), j, 2));
-          w[j][half] = v;
+  Quads(const uint8_t* p, int part) {
+    const auto vec = [&](int i) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 64 * i + 32 * part));
+    };
+    if constexpr (F.bits == 8) {
+      for (int j = 0; j < 8; ++j) w[j] = _mm256_xor_si256(vec(j), _mm256_set1_epi8(-128));
+    } else if constexpr (F.bits <= 3) {
+      const __m256i three = _mm256_set1_epi8(3);
+      for (int j = 0; j < 8; ++j) {
+        w[j] = _mm256_and_si256(_mm256_srli_epi16(vec(j / 4), 2 * (j % 4)), three);
+        if constexpr (F.bits == 3) w[j] = _mm256_or_si256(w[j], plane1(vec(2), j, 2));
+      }
+    } else {
+      const __m256i low = _mm256_set1_epi8(15);
+      for (int j = 0; j < 8; ++j) {
+        __m256i v = _mm256_and_si256(_mm256_srli_epi16(vec(j % 4), j < 4 ? 0 : 4), low);
+        if constexpr (F.bits == 5) v = _mm256_or_si256(v, plane1(vec(4), j, 4));
+        if constexpr (F.bits == 6) {
+          const __m256i bits2 = _mm256_and_si256(_mm256_srli_epi16(vec(4 + j / 4), 2 * (j % 4)), _mm256_set1_epi8(3));
+          v = _mm256_or_si256(v, _mm256_slli_epi16(bits2, 4));
         }
-      } else {
-        const __m256i low = _mm256_set1_epi8(15);
-        for (int j = 0; j < 8; ++j) {
-          __m256i v = _mm256_and_si256(_mm256_srli_epi16(vec(j % 4), j < 4 ? 0 : 4), low);
-          if constexpr (F.bits == 5) v = _mm256_or_si256(v, plane1(vec(4), j, 4));
-          if constexpr (F.bits == 6) {
-            const __m256i bits2 = _mm256_and_si256(_mm256_srli_epi16(vec(4 + j / 4), 2 * (j % 4)), _mm256_set1_epi8(3));
-            v = _mm256_or_si256(v, _mm256_slli_epi16(bits2, 4));
-          }
-          if constexpr (F.table) {
-            const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table_values(F.type).data()));
-            v = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), v);
-          }
-          w[j][half] = v;
+        if constexpr (F.table) {
+          const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table_values(F.type).data()));
+          v = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), v);
         }
+        w[j] = v;
       }
     }
   }
@@ -134,12 +131,7 @@ struct Quads {
   }
 
   template <int First, int Last>
-  vi dot(const int8_t* x, vi start) const {
-    return {dot_half<First, Last>(x, start.a, 0), dot_half<First, Last>(x, start.b, 1)};
-  }
-
-  template <int First, int Last>
-  __m256i dot_half(const int8_t* x, __m256i start, int half) const {
+  __m256i dot(const int8_t* x, __m256i start) const {
     constexpr int step = kSafe < Last - First ? kSafe : Last - First;
     const __m256i ones = _mm256_set1_epi16(1);
     for (int j = First; j < Last; j += step) {
@@ -147,9 +139,9 @@ struct Quads {
       for (int i = j; i < j + step; ++i) {
         int32_t quad;
         std::memcpy(&quad, x + 4 * i, 4);
-        const __m256i xq = _mm256_set1_epi32(quad), wq = w[i][half];
-        const __m256i product = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(wq), _mm256_sign_epi8(xq, wq))
-                                        : _mm256_maddubs_epi16(wq, xq);
+        const __m256i xq = _mm256_set1_epi32(quad);
+        const __m256i product = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(xq, w[i]))
+                                        : _mm256_maddubs_epi16(w[i], xq);
         sum = i == j ? product : _mm256_add_epi16(sum, product);
       }
       start = _mm256_add_epi32(start, _mm256_madd_epi16(sum, ones));
@@ -166,7 +158,7 @@ struct Quads {
   static constexpr int kLog2Offset = F.log2_offset;
   uint8_t w[8][64];
 
-  explicit Quads(const uint8_t* p) {
+  Quads(const uint8_t* p, int /* part */) {
     for (int j = 0; j < 8; ++j) {
       for (int i = 0; i < 64; ++i) {
         const auto bit_pair = [&](const uint8_t* plane) { return (plane[64 * (j / 4) + i] >> (2 * (j % 4))) & 3; };

@@ -220,6 +220,34 @@ inline float fold_max(vf a) {
 
 #endif
 
+// A kernel whose operands fill the registers works on one machine vector of the sixteen lanes at a time.
+#if BD_ISA == 1
+
+using pf = __m256;
+using pi = __m256i;
+inline constexpr int kParts = 2;
+inline pf part(const vf& x, int i) { return reinterpret_cast<const __m256*>(&x)[i]; }
+inline void set_part(vf& x, int i, pf value) { reinterpret_cast<__m256*>(&x)[i] = value; }
+inline pf part_set1(float x) { return _mm256_set1_ps(x); }
+inline pi part_seti(int32_t x) { return _mm256_set1_epi32(x); }
+inline pf fma(pf a, pf b, pf c) { return _mm256_fmadd_ps(a, b, c); }
+inline pf mul(pf a, pf b) { return _mm256_mul_ps(a, b); }
+inline pf to_float(pi a) { return _mm256_cvtepi32_ps(a); }
+template <int N>
+inline pi shli(pi a) { return _mm256_slli_epi32(a, N); }
+
+#else
+
+using pf = vf;
+using pi = vi;
+inline constexpr int kParts = 1;
+inline pf part(const vf& x, int) { return x; }
+inline void set_part(vf& x, int, pf value) { x = value; }
+inline pf part_set1(float x) { return set1(x); }
+inline pi part_seti(int32_t x) { return seti(x); }
+
+#endif
+
 // Functions of docs/numerics.md section 5, built from the operations above.
 inline vf vexp(vf x) {
   const vf low = set1(-87.0f);
