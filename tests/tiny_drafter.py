@@ -88,7 +88,7 @@ class TinyDrafter:
     block_size: int = 4
     mask_token_id: int = 130
     target_layer_ids: tuple[int, ...] = (0, 2, 3)
-    num_target_layers: int = 5
+    num_target_layers: int | None = 5
     attention_bias: bool = False
     taps: int = 2
     group_size: int = 16

@@ -12,6 +12,9 @@ import transformers
 from torch import Tensor
 
 from blockdraft.ops.torch import Place, TorchContext
+from blockdraft.weights.drafter import DrafterFile
+from blockdraft.weights.drafter_values import DrafterValues
+from blockdraft.weights.drafter_writer import write_drafter_folder
 from tests.drafting import TorchDrafter
 from tests.tiny_drafter import TinyDrafter
 
@@ -189,6 +192,20 @@ def test_blocks_without_a_cache(pair: Pair, variant: str) -> None:
         assert drafted.token_ids == path
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@torch.inference_mode()
+def test_folders_that_we_write(tmp_path: Path, variant: str) -> None:
+    shape = VARIANTS[variant]
+    folder, target = shape.write_folder(tmp_path / "drafter"), random_target(shape)
+    with DrafterFile.open(folder) as file:
+        write_drafter_folder(tmp_path / "written", file.config, DrafterValues(file), dtype="f32")
+    block = rounds(shape)[0]
+    logits, path = ZLab(folder, target).draft(*block)
+    written_logits, written_path = ZLab(tmp_path / "written", target).draft(*block)
+    assert torch.equal(written_logits, logits)
+    assert written_path == path
+
+
 @torch.inference_mode()
 def test_default_feature_layers(pair: Pair) -> None:
     shape = TinyDrafter(
@@ -210,7 +227,7 @@ def tiny_target(shape: TinyDrafter) -> Any:
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden,
         intermediate_size=64,
-        num_hidden_layers=shape.num_target_layers,
+        num_hidden_layers=shape.num_target_layers or 5,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,

@@ -220,12 +220,22 @@ class GGUFFile:
     def metadata_digest(self) -> str:
         """SHA-256, in hex, of every ``tokenizer.*`` key with its value as stored."""
         digest = hashlib.sha256()
-        for key, (start, end) in self._spans.items():
+        for key in self._spans:
             if key.startswith("tokenizer."):
-                buffer = bytearray(end - start)
-                self._read_into(memoryview(buffer), start, key)
-                digest.update(buffer)
+                digest.update(self.raw_entry(key))
         return digest.hexdigest()
+
+    def raw_entry(self, key: str) -> bytes:
+        """The bytes of ``key`` and its value as stored, for a copy in another file.
+
+        Raises:
+            FileFormatError: It is missing, or the file shrank.
+        """
+        self._find(key)
+        start, end = self._spans[key]
+        buffer = bytearray(end - start)
+        self._read_into(memoryview(buffer), start, key)
+        return bytes(buffer)
 
     def _mismatch(self, key: str, value: MetaValue, expected: str) -> FileFormatError:
         return FileFormatError(f"{self.path}: {key} is {_describe(value)}, it must be {expected}")
