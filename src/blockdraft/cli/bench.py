@@ -1,7 +1,8 @@
 """Measure speed on this machine; the table goes to standard output, progress to standard error.
 
 kernels: what a pass over M rows costs; decode: plain tokens per second; speed: what drafting gains;
-peers: against llama.cpp; startup: from the command to the first token.
+oracle: the most it could gain; peers: against llama.cpp; startup: from the command to the first
+token.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from blockdraft.bench import decode, kernels, peers, speed, startup
+from blockdraft.bench import decode, kernels, oracle, peers, speed, startup
 from blockdraft.bench.prompts import BUILTIN, load_prompts
 from blockdraft.bench.report import check_output, write_json
 from blockdraft.bench.subject import Subject
@@ -34,7 +35,9 @@ class _Report(Protocol):
 def add_arguments(parser: Parser) -> None:
     """Add the sub-commands of ``blockdraft bench`` with their flags."""
     parser.hints = DRAFT_HINTS
-    commands = parser.add_subparsers(dest="what", metavar="kernels|decode|speed|peers|startup")
+    commands = parser.add_subparsers(
+        dest="what", metavar="kernels|decode|speed|oracle|peers|startup"
+    )
     one = _add_command(commands, "kernels", kernels, _run_kernels)
     one.add_argument(
         "--rows", type=_integers(1), default=kernels.ROWS, metavar="M,...", help="sizes of pass"
@@ -60,21 +63,14 @@ def add_arguments(parser: Parser) -> None:
     one.add_argument("--repeats", type=at_least(1), default=5, metavar="N", help="(default: 5)")
 
     one = _add_command(commands, "speed", speed, _run_speed)
-    one.add_argument(
-        "--prompts",
-        default=BUILTIN,
-        metavar="FILE",
-        help="JSON lines with id, category and prompt (default: builtin, 40 prompts of our own)",
-    )
-    one.add_argument(
-        "--max-tokens",
-        type=at_least(2),
-        default=192,
-        metavar="N",
-        help="most tokens of an answer (default: %(default)s)",
-    )
-    one.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="(default: 3)")
+    _add_prompt_options(one, max_tokens=192)
     add_draft_options(one)
+
+    one = _add_command(commands, "oracle", oracle, _run_oracle)
+    one.add_argument(
+        "--spec-draft-n-max", type=at_least(1), default=7, metavar="K", help="(default: 7)"
+    )
+    _add_prompt_options(one, max_tokens=96)
 
     one = _add_command(commands, "peers", peers, _run_peers)
     one.add_argument(
@@ -104,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         BlockdraftError: Flags or model cannot be honoured.
     """
     if args.what is None:
-        raise ConfigError("bench needs to know what: kernels, decode, speed, peers or startup")
+        raise ConfigError(
+            "bench needs to know what: kernels, decode, speed, oracle, peers or startup"
+        )
     if args.json is not None:
         check_output(args.json)
     path = find_model(args.model)
@@ -141,6 +139,23 @@ def _add_command(
     return parser
 
 
+def _add_prompt_options(one: argparse.ArgumentParser, *, max_tokens: int) -> None:
+    one.add_argument(
+        "--prompts",
+        default=BUILTIN,
+        metavar="FILE",
+        help="JSON lines with id, category and prompt (default: builtin, 40 prompts of our own)",
+    )
+    one.add_argument(
+        "--max-tokens",
+        type=at_least(2),
+        default=max_tokens,
+        metavar="N",
+        help="most tokens of an answer (default: %(default)s)",
+    )
+    one.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="(default: 3)")
+
+
 def _run_kernels(subject: Subject, args: argparse.Namespace) -> _Report:
     return kernels.bench_kernels(
         subject,
@@ -170,6 +185,17 @@ def _run_speed(subject: Subject, args: argparse.Namespace) -> _Report:
         subject,
         load_prompts(args.prompts),
         drafting=draft_config(args),
+        max_tokens=args.max_tokens,
+        repeats=args.repeats,
+        notify=_notify,
+    )
+
+
+def _run_oracle(subject: Subject, args: argparse.Namespace) -> _Report:
+    return oracle.bench_oracle(
+        subject,
+        load_prompts(args.prompts),
+        num_draft_tokens=args.spec_draft_n_max,
         max_tokens=args.max_tokens,
         repeats=args.repeats,
         notify=_notify,
