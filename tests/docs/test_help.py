@@ -23,7 +23,14 @@ SAMPLING = {
     "--n-predict",
     "--stop",
 }
-DRAFT = {"--spec-type", "--spec-draft-n-max", "--show-draft", "--no-show-draft"}
+DRAFTER = {"-md", "--model-draft", "--spec-draft-model"}
+DRAFT = DRAFTER | {
+    "--spec-type",
+    "--spec-draft-n-max",
+    "--spec-draft-p-min",
+    "--show-draft",
+    "--no-show-draft",
+}
 SYSTEM = {"-sys", "--system-prompt"}
 FLAGS = {
     "run": {"-f", "--file", "--raw", "--json", "--compare"}
@@ -33,10 +40,13 @@ FLAGS = {
     | SAMPLING
     | SYSTEM,
     "chat": MODEL | ENGINE | DRAFT | SAMPLING | SYSTEM,
-    "inspect": {"-c", "--ctx-size", "--json"},
+    "inspect": {"-c", "--ctx-size", "--json"} | DRAFTER,
     "perplexity": {"-f", "--file"} | MODEL | ENGINE,
     "pull": {"--print-path"},
     "models": set(),
+    "train": set(),
+    "quantize": {"--type", "-o", "--output"} | MODEL,
+    "export": {"-o", "--output", "--dtype"} | MODEL,
     "bench": set(),
 }
 

@@ -8,9 +8,9 @@ import pytest
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Engine, Request
-from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import SequenceCache
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.session import Session
 from tests.tiny import ARCHITECTURES

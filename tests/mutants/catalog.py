@@ -44,29 +44,35 @@ class Mutant:
 MATMUL, ATTENTION = "matmul.inl", "attention.inl"
 
 _ONE_SCALE = (
-    "          sum = fma(to_float(a), mul(s.s0, xs), sum);\n"
-    "          if constexpr (has_minimum(F.scale)) sum = fma(s.z0, set1(info[m].f), sum);\n"
+    "            sum = fma(to_float(a), mul(s.s0, xs), sum);\n"
+    "            if constexpr (has_minimum(F.scale)) sum = fma(s.z0, part_set1(info[m].f), sum);\n"
 )
 
 
 def _size_switch(condition: str) -> tuple[Edit, ...]:
-    two_roundings = "sum = add(sum, mul(mul(s.s0, xs), to_float(a)));"
-    branch = f"          if ({condition}) {two_roundings}\n          else\n"
+    two_roundings = "sum = fma(part_set1(1.0f), mul(mul(s.s0, xs), to_float(a)), sum);"
+    branch = f"            if ({condition}) {two_roundings}\n            else\n"
     return (Edit(MATMUL, _ONE_SCALE, branch + _ONE_SCALE),)
 
 
 _SPLIT_K_OF_ONE_ROW = (
     Edit(
         MATMUL,
-        "    w += skip;\n",
-        "    w += skip;\n"
-        "    for (int t = 0; MB == 1 && g == groups / 2 && t < T; ++t)\n"
-        "      acc[t] = sums[t][0], sums[t][0] = zero();\n",
+        "  pf sums[kParts][T][MB] = {};\n",
+        "  pf sums[kParts][T][MB] = {};\n  pf held[kParts][T] = {};\n",
     ),
     Edit(
         MATMUL,
-        "acc[t * MB + m] = sums[t][m];",
-        "acc[t * MB + m] = MB == 1 && groups > 1 ? add(acc[t], sums[t][m]) : sums[t][m];",
+        "    w += skip;\n",
+        "    w += skip;\n"
+        "    for (int t = 0; MB == 1 && g == groups / 2 && t < T; ++t)\n"
+        "      for (int p = 0; p < kParts; ++p)\n"
+        "        held[p][t] = sums[p][t][0], sums[p][t][0] = part_set1(0.0f);\n",
+    ),
+    Edit(
+        MATMUL,
+        "set_part(acc[t * MB + m], p, sums[p][t][m]);",
+        "set_part(acc[t * MB + m], p, fma(part_set1(1.0f), held[p][t], sums[p][t][m]));",
     ),
 )
 

@@ -1,7 +1,7 @@
 """Mutants of drafting: each is a plausible mistake, and the identity check must notice it.
 
-The mutant that reads attention by slot instead of position would be one of the native core; the
-tree tests compare its slots with chains.
+The mutant that reads attention by slot instead of position is one of the native core
+(``siblings-as-ancestors`` in ``tests/mutants``); those of a drafter's cache are beside its tests.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +12,9 @@ import pytest
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Request, engine, sequence
-from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.engine.sampling import SampleRow
 from blockdraft.engine.sequence import Gain, SequenceState
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import Proposal, Verdict
 from blockdraft.speculative.verify import Pick

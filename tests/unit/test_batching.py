@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.kv_cache import SequenceCache
+from blockdraft.models.batching import BatchBuilder, RowSlice
 from tests.fake_target import FakeTarget
 
 

@@ -12,6 +12,7 @@ import pytest
 from blockdraft.cli import main
 from blockdraft.cli.colour import painter, why_no_colour
 from blockdraft.cli.sessions import show_stats
+from blockdraft.config import DraftConfig
 from blockdraft.session import Result, TextChunk, Timings
 from blockdraft.speculative import Proposal, RoundCounter
 from tests.fake_session import FakeSession
@@ -44,10 +45,13 @@ class TestFlags:
     @pytest.mark.parametrize(
         ("flags", "message"),
         [
-            (["-md", "x"], "no flag -md: drafter models are not supported yet"),
-            (["--spec-draft-p-min", "0.5"], "drafts of --spec-type ngram carry no probability"),
             (["--draft-max", "4"], "use --spec-draft-n-max"),
-            (["--spec-type", "dflash"], "invalid choice: 'dflash' (choose from 'none', 'ngram')"),
+            (["--draft-p-min", "0.5"], "use --spec-draft-p-min"),
+            (["--spec-type", "eagle"], "'eagle' (choose from 'none', 'ngram', 'dflash')"),
+            (["--spec-type", "dflash"], "spec_type is dflash, but no drafter is given"),
+            (["-md", "x", "--spec-type", "ngram"], "ngram, which does not use the drafter x"),
+            (["--spec-draft-p-min", "0.5"], "drafts of ngram have no probability"),
+            (["-md", "x", "--spec-draft-p-min", "2"], "draft_p_min is 2.0; it must be in [0, 1]"),
             (["--spec-draft-n-max", "0"], "draft_n_max is 0; it must be in [1, 63]"),
             (["--compare", "--spec-type", "none"], "--compare needs drafts"),
         ],
@@ -59,9 +63,45 @@ class TestFlags:
         assert message in capsys.readouterr().err
         assert session.loads == []
 
-    def test_bench_says_the_same(self, capsys: Output) -> None:
-        assert main(["bench", "speed", "-md", "x"]) == 2
-        assert "drafter models are not supported yet" in capsys.readouterr().err
+    @pytest.mark.parametrize(
+        ("flags", "expected"),
+        [
+            ([], DraftConfig()),
+            (["--spec-type", "none", "-md", "x"], DraftConfig("none", "x")),
+            (["-md", "x"], DraftConfig(drafter="x")),
+            (["--model-draft", "x", "--spec-type", "dflash"], DraftConfig("dflash", "x")),
+            (["--spec-draft-model", "x"], DraftConfig(drafter="x")),
+            (["-md", "x", "--spec-type", "draft-dflash"], DraftConfig("dflash", "x")),
+            (
+                ["-md", "x", "--spec-draft-n-max", "5", "--spec-draft-p-min", "0.3"],
+                DraftConfig(drafter="x", draft_n_max=5, draft_p_min=0.3),
+            ),
+        ],
+    )
+    def test_flags_arrive(
+        self, flags: list[str], expected: DraftConfig, session: FakeSession
+    ) -> None:
+        assert main(["run", "hi", *flags]) == 0
+        assert session.loads[0][1]["drafting"] == expected
+
+    @pytest.mark.parametrize(
+        ("spec_type", "drafter", "kind"),
+        [
+            (None, None, "ngram"),
+            (None, "x", "dflash"),
+            ("none", "x", "none"),
+            ("dflash", "x", "dflash"),
+        ],
+    )
+    def test_the_drafter_decides_what_no_flag_does(
+        self, spec_type: str | None, drafter: str | None, kind: str
+    ) -> None:
+        assert DraftConfig(spec_type, drafter).kind == kind
+
+    def test_bench_takes_a_drafter(self, tiny_model: Callable[..., Path], capsys: Output) -> None:
+        model = str(tiny_model())
+        assert main(["bench", "speed", "-m", model, "-md", "nowhere.gguf"]) == 2
+        assert "there is no file nowhere.gguf" in capsys.readouterr().err
 
 
 class TestStats:

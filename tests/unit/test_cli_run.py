@@ -161,7 +161,7 @@ class TestFlags:
             "num_threads": 2,
             "ctx_size": 64,
             "isa": "scalar",
-            "drafting": DraftConfig("ngram", 3),
+            "drafting": DraftConfig("ngram", draft_n_max=3),
             "cache_dir": None,
         }
         assert session.loads == [(Path("m.gguf"), settings)]

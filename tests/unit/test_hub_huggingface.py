@@ -60,6 +60,51 @@ class TestHuggingFace:
         )
         assert hub.resolve("hf:o/r:f.gguf") == tmp_path / "f.gguf"
 
+    @pytest.mark.parametrize(
+        ("spec", "chosen"),
+        [
+            ("hf:o/d", "train.jsonl"),
+            ("hf:o/d:a/x.jsonl.gz", "a/x.jsonl.gz"),
+            ("hf:o/d:tr", "train.jsonl"),
+        ],
+    )
+    def test_dataset(
+        self, spec: str, chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        asked: list[tuple[object, ...]] = []
+
+        def download(repo: str, file: str, *, repo_type: str, **options: object) -> str:
+            asked.append((repo, file, repo_type))
+            return str(tmp_path / file)
+
+        monkeypatch.setattr(huggingface, "_probe", lambda: None)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+        monkeypatch.setattr(
+            "huggingface_hub.HfApi.list_repo_files",
+            lambda self, repo, repo_type: ["README.md", "train.jsonl"],
+        )
+        assert hub.resolve_dataset(spec) == tmp_path / chosen
+        assert asked == [("o/d", chosen, "dataset")]
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("hf:o", "'hf:o' is not of the form hf:ORG/DATASET or hf:ORG/DATASET:FILE"),
+            ("hf:o/d", "2 files of JSON lines of the dataset o/d fit; name one as hf:o/d:FILE"),
+            ("hf:o/d:c", "0 files of JSON lines .* from: a.jsonl, b.jsonl.gz"),
+        ],
+    )
+    def test_no_single_file_of_a_dataset(
+        self, spec: str, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(huggingface, "_probe", lambda: None)
+        monkeypatch.setattr(
+            "huggingface_hub.HfApi.list_repo_files",
+            lambda self, repo, repo_type: ["b.jsonl.gz", "a.jsonl", "c.txt"],
+        )
+        with pytest.raises(ConfigError, match=message):
+            hub.resolve_dataset(spec)
+
     @pytest.fixture
     def blob(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes, str], Path]:
         """A function that makes the hub download a file in its cache's layout."""

@@ -219,3 +219,43 @@ def test_max_bytes_bounds_the_window() -> None:
     expected = pages * BOTH.full_page_bytes + window_pages * BOTH.window_page_bytes
     assert BOTH.max_bytes(1000, rows_per_pass=16) == expected
     assert FULL.max_bytes(65, rows_per_pass=16) == 2 * FULL.full_page_bytes
+
+
+WINDOWED = KVLayout(2, 16, (), (0, 1), window=40, largest_block=8)
+
+
+def test_a_skip_takes_no_page_and_hashes_as_if_all_were_written() -> None:
+    pool = pool_of(WINDOWED)
+    tokens = list(range(1, 1001))
+    whole = written_cache(pool_of(WINDOWED), tokens)
+    cache = SequenceCache(pool)
+    for length in (10, 70, 640, 640):  # piece by piece, as a prompt is read
+        cache.skip(length)
+        assert (cache.length, pool.used_bytes) == (length, 0)
+    extend(cache, WINDOWED, tokens[640:], chunk=90)
+    assert cache.state_hash() == whole.state_hash()
+    assert np.array_equal(cache.window_pages() != 0, whole.window_pages() != 0)
+    cache.release()
+    assert (cache.length, cache.num_pages, pool.used_bytes) == (0, 0, 0)
+    extend(cache, WINDOWED, tokens)
+    assert cache.state_hash() == whole.state_hash()
+
+
+def test_only_an_empty_windowed_cache_may_skip_and_only_onwards() -> None:
+    with pytest.raises(ValueError, match="only an empty, windowed cache may"):
+        SequenceCache(pool_of(BOTH)).skip(100)
+    with pytest.raises(ValueError, match="only an empty, windowed cache may"):
+        written_cache(pool_of(WINDOWED), [1]).skip(100)
+    cache = SequenceCache(pool_of(WINDOWED))
+    cache.skip(100)
+    with pytest.raises(ValueError, match="skip to 99 from 100"):
+        cache.skip(99)
+
+
+def test_what_was_skipped_cannot_be_rolled_back_to() -> None:
+    cache = SequenceCache(pool_of(WINDOWED))
+    cache.skip(640)
+    extend(cache, WINDOWED, list(range(100)))
+    cache.rollback(640 + 39)
+    with pytest.raises(CapacityError, match="position 678 needs keys from 639 on"):
+        cache.rollback(640 + 38)

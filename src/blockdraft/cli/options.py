@@ -12,6 +12,7 @@ from blockdraft.hub import DEFAULT_MODEL
 __all__ = [
     "DRAFT_HINTS",
     "add_draft_options",
+    "add_drafter_option",
     "add_engine_options",
     "add_model_option",
     "add_sampling_options",
@@ -96,16 +97,21 @@ def add_engine_options(parser: argparse.ArgumentParser, *, default_ctx_size: int
     )
 
 
-def add_draft_options(parser: argparse.ArgumentParser) -> None:
-    """Add what decides how tokens are drafted."""
-    group = parser.add_argument_group("drafting", "changes the speed, never a token")
-    group.add_argument(
+def add_drafter_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``-md``."""
+    parser.add_argument(
         "-md",
         "--model-draft",
         "--spec-draft-model",
         metavar="DRAFTER",
         help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]",
     )
+
+
+def add_draft_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how tokens are drafted."""
+    group = parser.add_argument_group("drafting", "changes the speed, never a token")
+    add_drafter_option(group)
     group.add_argument(
         "--spec-type",
         type=_spec_type,

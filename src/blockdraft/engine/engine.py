@@ -167,7 +167,7 @@ class Engine:
             CapacityError: The tokens exceed the context length or the free K/V memory.
         """
         self._check_tokens(token_ids, 0)
-        needed = self._scheduler.bytes_needed(len(token_ids))
+        needed = self._scheduler.bytes_needed(len(token_ids), has_drafts=False)
         if needed > self._scheduler.unpromised_bytes:
             raise CapacityError(
                 f"scoring {len(token_ids)} tokens needs {needed} bytes of K/V memory, "
@@ -306,7 +306,8 @@ class Engine:
         for token_id, _ in request.params.logit_bias:
             if token_id >= vocab_size:
                 raise ConfigError(f"logit_bias names token {token_id} of {vocab_size}")
-        self._scheduler.check_fits(len(request.token_ids) + request.max_tokens)
+        max_positions = len(request.token_ids) + request.max_tokens
+        self._scheduler.check_fits(max_positions, has_drafts=request.draft)
 
     def _check_tokens(self, token_ids: Sequence[int], max_tokens: int) -> None:
         if not token_ids:

@@ -80,23 +80,23 @@ class Scheduler:
         """K/V memory that no running sequence was promised."""
         return self._pool.max_bytes - self._promised_bytes
 
-    def bytes_needed(self, max_positions: int) -> int:
+    def bytes_needed(self, max_positions: int, *, has_drafts: bool) -> int:
         """K/V memory that a sequence of ``max_positions`` tokens is promised."""
         needed = self._pool.layout.max_bytes(max_positions, rows_per_pass=self._max_rows)
-        if self._draft_pool is not None:
+        if self._draft_pool is not None and has_drafts:
             # A block is drafted whole, also where fewer tokens may still be written.
             needed += self._draft_pool.layout.max_bytes(
                 max_positions + self._num_draft_tokens, rows_per_pass=self._max_rows
             )
         return needed
 
-    def check_fits(self, max_positions: int) -> None:
+    def check_fits(self, max_positions: int, *, has_drafts: bool) -> None:
         """Refuse what could never be admitted.
 
         Raises:
             CapacityError: The whole budget is less than what it needs.
         """
-        needed = self.bytes_needed(max_positions)
+        needed = self.bytes_needed(max_positions, has_drafts=has_drafts)
         if needed > self._pool.max_bytes:
             raise CapacityError(
                 f"{max_positions} tokens need {needed} bytes of K/V memory; "
@@ -112,7 +112,8 @@ class Scheduler:
         admitted: list[SequenceState] = []
         while self._waiting and len(self._running) < self._max_running:
             sequence = self._waiting[0]
-            needed = self.bytes_needed(sequence.max_positions)
+            has_drafts = sequence.draft_cache is not None
+            needed = self.bytes_needed(sequence.max_positions, has_drafts=has_drafts)
             if needed > self.unpromised_bytes:
                 break
             self._waiting.popleft()

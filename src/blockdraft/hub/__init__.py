@@ -1,6 +1,7 @@
 """Model names, paths and Hugging Face specs to verified local files."""
 
 from blockdraft.hub.fetch import Progress
+from blockdraft.hub.huggingface import resolve_dataset
 from blockdraft.hub.resolve import default_cache_dir, downloaded_path, resolve
 from blockdraft.hub.table import DEFAULT_MODEL, NAMED_MODELS, HubSource, NamedModel, WheelSource
 
@@ -14,4 +15,5 @@ __all__ = [
     "default_cache_dir",
     "downloaded_path",
     "resolve",
+    "resolve_dataset",
 ]

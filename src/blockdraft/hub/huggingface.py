@@ -10,10 +10,11 @@ from pathlib import Path
 
 from blockdraft.errors import ConfigError, DownloadError
 
-__all__ = ["choose_file", "download_file", "resolve_spec"]
+__all__ = ["choose_file", "download_file", "resolve_dataset", "resolve_spec"]
 
 _SPEC = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<file>[^:]+))?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_JSON_LINES = (".jsonl", ".jsonl.gz")
 _TIMEOUT_S = 4.0
 
 
@@ -46,6 +47,31 @@ def resolve_spec(spec: str) -> Path:
     return path
 
 
+def resolve_dataset(spec: str) -> Path:
+    """The local copy of a JSON lines file of a dataset, ``hf:ORG/DATASET[:FILE]``.
+
+    Without FILE the dataset must have one file of JSON lines. Kept in the cache of
+    ``huggingface_hub``.
+
+    Raises:
+        ConfigError: ``spec`` is malformed or names no single file of JSON lines.
+        DownloadError: The hub cannot be reached or refuses.
+    """
+    match = _SPEC.fullmatch(spec)
+    if match is None:
+        raise ConfigError(f"{spec!r} is not of the form hf:ORG/DATASET or hf:ORG/DATASET:FILE")
+    repo, wanted = match["repo"], match["file"] or ""
+    if not wanted.endswith(_JSON_LINES):
+        every = sorted(name for name in _list_files(repo, "dataset") if name.endswith(_JSON_LINES))
+        fitting = [name for name in every if wanted in name]
+        if len(fitting) != 1:
+            about = f"{len(fitting)} files of JSON lines of the dataset {repo} fit"
+            names = ", ".join(every) or "none"
+            raise ConfigError(f"{about}; name one as hf:{repo}:FILE from: {names}")
+        wanted = fitting[0]
+    return download_file(repo, wanted, "main", kind="dataset")
+
+
 def choose_file(files: Sequence[str], repo: str, wanted: str) -> str:
     """The one GGUF file of ``files`` whose name contains ``wanted``, in any case.
 
@@ -67,8 +93,17 @@ def choose_file(files: Sequence[str], repo: str, wanted: str) -> str:
     raise ConfigError(f"{about}; name one as hf:{repo}:FILE from: {', '.join(every)}")
 
 
-def download_file(repo: str, file: str, revision: str, *, local_dir: Path | None = None) -> Path:
+def download_file(
+    repo: str, file: str, revision: str, *, local_dir: Path | None = None, kind: str = "model"
+) -> Path:
     """Download one file, into ``local_dir`` or the cache of ``huggingface_hub``.
+
+    Args:
+        repo: ORG/REPO.
+        file: Path in the repository.
+        revision: Branch, tag or commit.
+        local_dir: Where to put it; None is the cache.
+        kind: What the repository is, "model" or "dataset".
 
     Raises:
         DownloadError: The hub cannot be reached or refuses.
@@ -77,18 +112,20 @@ def download_file(repo: str, file: str, revision: str, *, local_dir: Path | None
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(repo, file, revision=revision, local_dir=local_dir))
+        return Path(
+            hf_hub_download(repo, file, revision=revision, local_dir=local_dir, repo_type=kind)
+        )
     except Exception as error:
         # Its errors come from three libraries and share no base below Exception.
         raise DownloadError(f"cannot download {file} of {repo}: {_reason(error)}") from error
 
 
-def _list_files(repo: str) -> list[str]:
+def _list_files(repo: str, kind: str = "model") -> list[str]:
     _probe()
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().list_repo_files(repo)
+        return HfApi().list_repo_files(repo, repo_type=kind)
     except Exception as error:
         raise DownloadError(f"cannot list the files of {repo}: {_reason(error)}") from error
 

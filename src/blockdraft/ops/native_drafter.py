@@ -128,7 +128,8 @@ class NativeDrafterOps(NativeOps):
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             rope=self._rope(spec.rope),
-            window=spec.window or 0,
+            # What is only stored sees nothing before it: pages that a window skipped may lack.
+            window=0 if spec.window is None else 1,
             k_norm=spec.k_norm.weight if spec.k_norm else None,
             norm_eps=spec.k_norm.eps if spec.k_norm else 0.0,
         )

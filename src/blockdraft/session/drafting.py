@@ -14,8 +14,9 @@ from blockdraft.errors import ConfigError
 from blockdraft.models.drafter import load_drafter
 from blockdraft.models.target import TargetModel
 from blockdraft.speculative import DFlashDrafter, Drafter, NgramDrafter
-from blockdraft.weights.drafter import DrafterFile, check_tokens
+from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
 from blockdraft.weights.gguf import GGUFFile
+from blockdraft.weights.names import read_model_config
 
 __all__ = ["new_drafter", "open_drafter"]
 
@@ -34,7 +35,7 @@ def open_drafter(
         cache_dir: Where downloads are kept; None is the user's cache.
 
     Raises:
-        ConfigError: It is not there, or was made for a target with other tokens.
+        ConfigError: It is not there, or was made for another target.
         FileFormatError: It is damaged.
         UnsupportedError: It is of another kind.
     """
@@ -42,11 +43,11 @@ def open_drafter(
         yield None
         return
     assert config.drafter is not None
-    path = Path(config.drafter)
+    path = Path(config.drafter).expanduser()
     if not path.is_dir():
         path = hub.resolve(config.drafter, cache_dir=cache_dir)
     with DrafterFile.open(path) as file:
-        check_tokens(file, target)
+        _check(file, target)
         yield file
 
 
@@ -68,7 +69,21 @@ def new_drafter(
     if file is None:
         return NgramDrafter(config.draft_n_max or _NGRAM_DRAFTS)
     model = load_drafter(file, target)
-    try:
+    with _named(file):
         return DFlashDrafter(model, config.draft_n_max, min_prob=config.draft_p_min)
+
+
+def _check(file: DrafterFile, target: GGUFFile) -> None:
+    """Refuse a drafter of another target before a weight of either is read."""
+    with _named(file):
+        check_fits(file.config, read_model_config(target))
+    check_tokens(file, target)
+
+
+@contextmanager
+def _named(file: DrafterFile) -> Iterator[None]:
+    """Put the drafter's path before a message that has none."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}") from error

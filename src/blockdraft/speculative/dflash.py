@@ -38,7 +38,7 @@ class DFlashDrafter:
         min_prob: A draft less probable than this ends the proposal before it.
 
     Raises:
-        ConfigError: A block has no room for ``num_draft_tokens``.
+        ConfigError: A block has no room for ``num_draft_tokens``, or a pass none for a block.
     """
 
     type_name = "dflash"
@@ -54,6 +54,10 @@ class DFlashDrafter:
                 f" room for 1 to {most}"
             )
         self.block_size = wanted + 1
+        if self.block_size > model.max_rows:
+            raise ConfigError(
+                f"a block of {self.block_size} rows does not fit a pass of {model.max_rows}"
+            )
         self._model = model
         self._min_prob = min_prob
         self._builder = BatchBuilder(model.max_rows)

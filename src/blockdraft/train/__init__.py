@@ -1,0 +1,1 @@
+"""Training of drafters: a corpus of the target's own answers, and what is learned from it."""
