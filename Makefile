@@ -1,5 +1,5 @@
 # make demo   build, fetch the default model, stream an answer, with drafts and without
-# make test   the whole gate: lint, types, fast tests, a slice on real models
+# make test   the whole gate: lint, types, all tests without weights, a slice on real models
 # make fuzz   mutated model files through a build with sanitizers
 # Slow downloads of torch's CUDA build? PIP_ARGS="--extra-index-url <index of torch's CPU builds>"
 
@@ -26,7 +26,8 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed $(VENV)/.dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -n auto
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -n auto -m "slow and not model and not gpu"
 	for model in $(MODELS); do $(BIN)/blockdraft pull $$model || exit 1; done
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -m "model and not slow and not gpu"
 

@@ -273,6 +273,8 @@ def generate(
     return ids, lengths
 
 
+# The reference loop takes 20 s.
+@pytest.mark.slow
 # transformers renames an argument that z-lab's loop passes.
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 @pytest.mark.parametrize(("is_dflash2", "seed"), [(False, 1), (True, 3)], ids=["dflash", "dflash2"])
