@@ -10,35 +10,73 @@ from pathlib import Path
 import pytest
 
 from blockdraft.bench.prompts import BUILTIN, SpeedPrompt, load_prompts
-from blockdraft.config import SamplingParams
+from blockdraft.config import ModelConfig, SamplingParams
 from blockdraft.engine import Request
+from blockdraft.models.drafter import load_drafter
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.session.prompt import encode_prompt
-from blockdraft.speculative import Drafter, NgramDrafter
+from blockdraft.speculative import DFlashDrafter, Drafter, NgramDrafter
 from blockdraft.tokenizer import Tokenizer
+from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.gguf import GGUFFile
+from blockdraft.weights.names import read_model_config
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.rounds import History, assert_identical, histories
+from tests.tiny_drafter import TinyDrafter
 
 ModelPath = Callable[[str], Path]
 
 NAMES = ("smollm2-135m", "qwen2.5-coder-0.5b")
 TEMPERATURES = (0.0, 0.7, 1.0)
 BLOCKS = (1, 3, 7, 15)
-PROMPTS = load_prompts(BUILTIN)
+BENCH_PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "bench_quick.jsonl"
+NUM_PROMPTS, MAX_CHARACTERS = 40, 1500
 NUM_TOKENS = 48
-SLICE = PROMPTS[::7]
+SLICE = load_prompts(BUILTIN)[::7]
 SLICE_TOKENS = 32
-DRAFTER_NAMES = [*DRAFTERS, "ngram"]
+NETWORK = "network"  # random weights
+DRAFTER_NAMES = [*DRAFTERS, "ngram", NETWORK]
+
+
+def _prompts() -> list[SpeedPrompt]:
+    """Short prompts of the quick benchmark, every other one; our own set where it is missing."""
+    if not BENCH_PROMPTS.exists():
+        return list(load_prompts(BUILTIN))
+    prompts = load_prompts(str(BENCH_PROMPTS))
+    return [prompt for prompt in prompts if len(prompt.prompt) < MAX_CHARACTERS][:NUM_PROMPTS]
+
+
+def _network(target: ModelConfig) -> TinyDrafter:
+    """A small random drafter for a target."""
+    return TinyDrafter(
+        kinds=("full",),
+        hidden=target.hidden_size,
+        ffn=64,
+        heads=2,
+        kv_heads=1,
+        head_dim=64,
+        vocab_size=target.vocab_size,
+        block_size=16,
+        mask_token_id=target.vocab_size - 1,
+        target_layer_ids=_taps(target),
+        num_target_layers=target.num_layers,
+    )
+
+
+def _taps(target: ModelConfig) -> tuple[int, ...]:
+    return (1, target.num_layers - 3)
 
 
 class Model:
     """A loaded model that writes prompts as requests."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         with GGUFFile.open(path) as file:
             self.tokenizer = Tokenizer.from_gguf(file)
-            self.target: TargetModel = load_target(file, num_threads=2)
+            config = read_model_config(file)
+            self.target: TargetModel = load_target(file, num_threads=2, taps=_taps(config))
+        with DrafterFile.open(_network(config).write_folder(folder)) as drafter:
+            self.network = load_drafter(drafter, self.target)
 
     def request(self, prompt: str, temperature: float, num_tokens: int) -> Request:
         """A request under the default truncation; its seed follows from the prompt."""
@@ -49,6 +87,8 @@ class Model:
     def drafter(self, name: str, num_drafts: int, plain: History) -> Drafter:
         if name == "ngram":
             return NgramDrafter(num_drafts)
+        if name == NETWORK:
+            return DFlashDrafter(self.network, num_drafts)
         vocab_size = self.target.config.vocab_size
         answers = [[*plain.token_ids, *plain.token_ids[:1]]]  # something after the end, too
         return ScriptedDrafter(DRAFTERS[name], num_drafts, answers, vocab_size=vocab_size)
@@ -59,13 +99,15 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def models(model_path: ModelPath) -> Callable[[str], Model]:
+def models(
+    model_path: ModelPath, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Model]:
     loaded: dict[str, Model] = {}
 
     def load(name: str) -> Model:
         if name not in loaded:
             loaded.clear()  # one at a time in memory
-            loaded[name] = Model(model_path(name))
+            loaded[name] = Model(model_path(name), tmp_path_factory.mktemp(name))
         return loaded[name]
 
     return load
@@ -79,14 +121,14 @@ def test_a_slice(models: Callable[[str], Model], prompt: SpeedPrompt, temperatur
     text = prompt.prompt
     request = model.request(text, temperature, SLICE_TOKENS)
     plain = histories(model.target, [request])[0]
-    for name, num_drafts in (("oracle", 7), ("random-tree", 15), ("ngram", 7)):
+    for name, num_drafts in (("oracle", 7), ("random-tree", 15), ("ngram", 7), (NETWORK, 7)):
         model.check(name, num_drafts, request, plain)
 
 
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt.id)
+@pytest.mark.parametrize("prompt", _prompts(), ids=lambda prompt: prompt.id)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole(
     models: Callable[[str], Model], name: str, prompt: SpeedPrompt, temperature: float
