@@ -9,10 +9,12 @@ file.
 from blockdraft.ops.torch.batch import Place, TorchContext, TorchPass
 from blockdraft.ops.torch.operations import Rows, TorchOps
 from blockdraft.ops.torch.selection import select_candidates, transition_scores
+from blockdraft.ops.torch.training import BeforeHead, TrainingOps
 from blockdraft.ops.torch.weights import ArraySource, TorchMatrix, TorchWeights
 
 __all__ = [
     "ArraySource",
+    "BeforeHead",
     "Place",
     "Rows",
     "TorchContext",
@@ -20,6 +22,7 @@ __all__ = [
     "TorchOps",
     "TorchPass",
     "TorchWeights",
+    "TrainingOps",
     "select_candidates",
     "transition_scores",
 ]

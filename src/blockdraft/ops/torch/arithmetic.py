@@ -55,10 +55,11 @@ def convolve(x: Tensor, kernels: Tensor, base: Tensor, ordinals: Tensor) -> Tens
         base: Static part of that side, "taps width".
         ordinals: Place of each row in its sequence, [M].
     """
+    by_group = (len(x), kernels.shape[2], -1)
     out = torch.zeros_like(x)
     for tap in range(len(base)):
         shifted = torch.cat((torch.zeros_like(x[:tap]), x[: len(x) - tap]))[: len(x)]
         shifted = torch.where((ordinals >= tap)[:, None], shifted, torch.zeros_like(x))
-        dynamic = kernels[:, tap].repeat_interleave(x.shape[1] // kernels.shape[2], dim=1)
-        out = out + (base[tap] + dynamic) * shifted
+        weights = base[tap].reshape(by_group[1:]) + kernels[:, tap, :, None]
+        out = out + (weights * shifted.reshape(by_group)).flatten(1)
     return out

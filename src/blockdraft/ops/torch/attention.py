@@ -28,6 +28,18 @@ class Attention:
 
     def rotate(self, heads: Tensor, rope: RopeConfig) -> Tensor:
         """Heads "M heads head_dim" turned by their rows' positions."""
+        cos, sin = self.angles(rope)
+        turning, still = heads[..., : rope.dims], heads[..., rope.dims :]
+        if rope.interleaved:
+            a, b = turning[..., 0::2], turning[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = turning.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((turned, still), dim=-1)
+
+    def angles(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rows' rotations, each "M 1 dims/2"."""
         if rope not in self._rotations:
             frequencies = torch.tensor(
                 inverse_frequencies(rope), dtype=torch.float64, device=self._batch.device
@@ -38,15 +50,7 @@ class Attention:
                 (angles.cos() * factor).to(dtype),
                 (angles.sin() * factor).to(dtype),
             )
-        cos, sin = self._rotations[rope]
-        turning, still = heads[..., : rope.dims], heads[..., rope.dims :]
-        if rope.interleaved:
-            a, b = turning[..., 0::2], turning[..., 1::2]
-            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-        else:
-            a, b = turning.chunk(2, dim=-1)
-            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-        return torch.cat((turned, still), dim=-1)
+        return self._rotations[rope]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec[Tensor]) -> Tensor:
         """Attended values "M heads head_dim" of scaled, rotated queries."""

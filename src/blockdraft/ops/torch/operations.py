@@ -67,6 +67,9 @@ class TorchOps:
         features: Tapped rows, "M width" each, in call order.
     """
 
+    _norm = staticmethod(rms_norm)
+    _mix = staticmethod(convolve)
+
     def __init__(
         self, batch: TorchPass, *, quantize_activations: bool = False, store_f16: bool = False
     ) -> None:
@@ -92,7 +95,7 @@ class TorchOps:
         self, x: Rows, linears: Sequence[TorchLinear], norm: TorchNorm | None
     ) -> list[Rows]:
         """See `Ops.project`."""
-        values = x.values if norm is None else rms_norm(x.values, norm)
+        values = x.values if norm is None else self._norm(x.values, norm)
         return [Rows(self._linear(values, linear)) for linear in linears]
 
     def attend(self, q: Rows, k: Rows, v: Rows, spec: AttentionSpec[Tensor]) -> Rows:
@@ -106,7 +109,7 @@ class TorchOps:
     ) -> None:
         """See `Ops.project_add`."""
         y = self._linear(x.values, linear)
-        residual.values = residual.values + (y if post_norm is None else rms_norm(y, post_norm))
+        residual.values = residual.values + (y if post_norm is None else self._norm(y, post_norm))
 
     def gated_project_add(
         self,
@@ -128,7 +131,7 @@ class TorchOps:
         self, x: Rows, norm: TorchNorm, head: TorchLinear, *, scale: float, softcap: float | None
     ) -> Rows:
         """See `Ops.logits`."""
-        hidden = rms_norm(self._wanted(x), norm)
+        hidden = self._norm(self._wanted(x), norm)
         return Rows(soft_cap(self._linear(hidden, head) * scale, softcap))
 
     # --- a drafter's
@@ -168,7 +171,7 @@ class TorchOps:
         conv: TorchConvolution,
     ) -> tuple[list[Rows], TorchMixing]:
         """See `DrafterOps.prepare`."""
-        normed = rms_norm(x.values, norm)
+        normed = self._norm(x.values, norm)
         mixing = Mixing(conv, Rows(self._linear(normed, conv.projection)))
         mixed = self._convolve(normed, mixing, side=0)
         return [Rows(self._linear(mixed, linear)) for linear in linears], mixing
@@ -198,7 +201,7 @@ class TorchOps:
         Raises:
             ConfigError: A row with logits is the first of its sequence: nothing precedes it.
         """
-        gates = self._linear(rms_norm(self._wanted(x), norm), selector.projection)
+        gates = self._linear(self._norm(self._wanted(x), norm), selector.projection)
         candidates = select_candidates(logits.values, selector.top_k)
         unary = logits.values.gather(1, candidates)
         predecessors = self._predecessors(candidates)
@@ -228,7 +231,7 @@ class TorchOps:
         width = x.shape[1]
         kernels = mixing.kernels.values.reshape(len(x), 2, conv.taps, width // conv.group_size)
         base = conv.base.reshape(2, conv.taps, width)
-        return convolve(x, kernels[:, side], base[side], self._batch.ordinals)
+        return self._mix(x, kernels[:, side], base[side], self._batch.ordinals)
 
     def _stored(self, k: Rows, v: Rows, spec: AttentionSpec[Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values as the cache holds them, "M kv_heads head_dim"."""
@@ -244,4 +247,4 @@ class TorchOps:
     def _heads(self, x: Tensor, num_heads: int, norm: TorchNorm | None, rope: RopeConfig) -> Tensor:
         """Normed and rotated heads, "M heads head_dim"."""
         heads = split(x, num_heads)
-        return self._attention.rotate(heads if norm is None else rms_norm(heads, norm), rope)
+        return self._attention.rotate(heads if norm is None else self._norm(heads, norm), rope)
