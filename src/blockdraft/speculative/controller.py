@@ -1,0 +1,228 @@
+"""Several drafters as one that drafts only what pays.
+
+Before every round it compares plain decoding, the drafts at hand and a pass of the network by
+expected tokens per second, from measured costs and measured acceptance. Knows no text and no
+requests; what it decides never changes a token.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TextIO
+
+from blockdraft.kv_cache import KVLayout
+from blockdraft.speculative.costs import CostModel
+from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
+from blockdraft.speculative.policy import Prospect, Switch, choose_sizes, next_switch
+from blockdraft.speculative.types import NO_DRAFTS, Proposal
+from blockdraft.speculative.value import Calibration
+
+__all__ = ["Controller"]
+
+_FIRST_GAIN, _FIRST_NODES = 1.5, 4.0
+"""What a network is expected to do before it has been seen: accepted drafts, verified ones."""
+
+_MEMORY = 0.85
+"""What a sequence's mean gain keeps of itself at each round with the network."""
+
+_LONG_MEMORY = 0.98
+"""The same for the mean over sequences, with which a new one begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is drafted for one sequence in this round."""
+
+    name: str
+    proposal: Proposal
+    calibration: Calibration
+
+    @property
+    def chances(self) -> list[float]:
+        return self.calibration.prefix_chances(self.proposal)
+
+    @property
+    def value(self) -> float:
+        """Drafts that are likely accepted if all are verified."""
+        return sum(self.chances)
+
+
+@dataclass(slots=True)
+class _Habit:
+    """How the network does: means over its last rounds.
+
+    Attributes:
+        gain: Drafts that were accepted.
+        nodes: Drafts that were verified.
+    """
+
+    gain: float
+    nodes: float
+
+    def learn(self, num_accepted: int, num_nodes: int, memory: float) -> None:
+        self.gain = memory * self.gain + (1 - memory) * num_accepted
+        self.nodes = memory * self.nodes + (1 - memory) * num_nodes
+
+
+class Controller:
+    """Drafts with whatever drafter pays, or not at all.
+
+    Args:
+        drafters: Those that cost nothing, then at most one network (one with a K/V cache).
+        costs: What passes cost; kept up to date.
+        trace: Gets a JSON line for every decision; None writes none.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        costs: CostModel,
+        *,
+        trace: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        networks = [drafter for drafter in drafters if drafter.cache_layout is not None]
+        assert len(networks) <= 1, "one network at a time"
+        self.type_name = "+".join(drafter.type_name for drafter in drafters)
+        self.block_size = max(drafter.block_size for drafter in drafters)
+        self._network = networks[0] if networks else None
+        self._free = [drafter for drafter in drafters if drafter.cache_layout is None]
+        self._drafters = tuple(drafters)
+        self._costs = costs
+        self._trace = trace
+        self._clock = clock
+        self._switch = Switch()
+        self._usual = _Habit(_FIRST_GAIN, _FIRST_NODES)
+        self._habits: dict[int, _Habit] = {}
+        self._pending: dict[int, _Choice] = {}
+        self._calibrations: dict[tuple[str, bool], Calibration] = {}
+        self._proposed_s = 0.0
+
+    @property
+    def cache_layout(self) -> KVLayout | None:
+        """K/V of the network, if there is one."""
+        return None if self._network is None else self._network.cache_layout
+
+    def start(self, sequence_id: int) -> None:
+        """A sequence begins; the network is expected to do what it usually does."""
+        for drafter in self._drafters:
+            drafter.start(sequence_id)
+        self._habits[sequence_id] = _Habit(self._usual.gain, self._usual.nodes)
+
+    def end(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        for drafter in self._drafters:
+            drafter.end(sequence_id)
+        self._habits.pop(sequence_id, None)
+        self._pending.pop(sequence_id, None)
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        """The proposals that give the most tokens per second together."""
+        choices = self._at_hand(tasks)
+        sunk_s = 0.0
+        if self._network is not None and self._wants_network(self._network, tasks, choices):
+            start_s = self._clock()
+            choices = self._with_network(self._network, tasks, choices)
+            sunk_s = self._clock() - start_s
+            self._costs.add_draft(self._network.type_name, len(tasks), sunk_s)
+        chances = [choice.chances for choice in choices]
+        sizes = choose_sizes(chances, self._costs, sunk_s=sunk_s)
+        self._write_trace("sizes", {"chances": chances, "sunk_s": sunk_s}, sizes)
+        self._pending = {
+            task.sequence_id: _Choice(
+                choice.name, _shortened(choice.proposal, size), choice.calibration
+            )
+            for task, choice, size in zip(tasks, choices, sizes, strict=True)
+        }
+        self._proposed_s = self._clock()
+        return [choice.proposal for choice in self._pending.values()]
+
+    def observe(self, rows: Sequence[CommittedRows]) -> None:
+        """Learn from the round, and let the drafters see it."""
+        self._learn_cost(rows)
+        for part in rows:
+            choice = self._pending.pop(part.sequence_id, None)
+            if choice is not None:
+                self._learn(part.sequence_id, choice, num_accepted=len(part.token_ids) - 1)
+        self._pending.clear()
+        for drafter in self._drafters:
+            drafter.observe(rows)
+
+    def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
+        """For each task the best of what costs nothing."""
+        offers = [(drafter.type_name, drafter.propose(tasks)) for drafter in self._free]
+        return [
+            max(
+                [
+                    _Choice("", NO_DRAFTS, self._calibration("", task)),
+                    *(self._choice(name, task, each[place]) for name, each in offers),
+                ],
+                key=lambda choice: choice.value,
+            )
+            for place, task in enumerate(tasks)
+        ]
+
+    def _wants_network(
+        self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
+    ) -> bool:
+        prospects = []
+        for task, choice in zip(tasks, choices, strict=True):
+            habit, room = self._habits[task.sequence_id], float(task.max_drafts)
+            ready = tuple(choice.chances)
+            prospects.append(Prospect(ready, min(habit.gain, room), min(habit.nodes, room)))
+        before = self._switch
+        self._switch = next_switch(prospects, self._costs, network.type_name, before)
+        known = {
+            "prospects": [asdict(prospect) for prospect in prospects],
+            "name": network.type_name,
+            "switch": asdict(before),
+        }
+        self._write_trace("network", known, asdict(self._switch))
+        return self._switch.runs
+
+    def _with_network(
+        self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
+    ) -> list[_Choice]:
+        """The network's drafts, except where those at hand are worth more."""
+        proposals = network.propose(tasks)
+        return [
+            max(self._choice(network.type_name, task, proposal), choice, key=lambda one: one.value)
+            for task, proposal, choice in zip(tasks, proposals, choices, strict=True)
+        ]
+
+    def _choice(self, name: str, task: DraftTask, proposal: Proposal) -> _Choice:
+        return _Choice(name, proposal, self._calibration(name, task))
+
+    def _calibration(self, name: str, task: DraftTask) -> Calibration:
+        key = (name, task.params.temperature > 0)
+        if key not in self._calibrations:
+            self._calibrations[key] = Calibration()
+        return self._calibrations[key]
+
+    def _learn(self, sequence_id: int, choice: _Choice, *, num_accepted: int) -> None:
+        choice.calibration.learn(choice.proposal, num_accepted)
+        if self._network is not None and choice.name == self._network.type_name:
+            num_nodes = len(choice.proposal)
+            self._habits[sequence_id].learn(num_accepted, num_nodes, _MEMORY)
+            self._usual.learn(num_accepted, num_nodes, _LONG_MEMORY)
+
+    def _learn_cost(self, rows: Sequence[CommittedRows]) -> None:
+        """The time since the proposals is the pass's, where nothing else was in it."""
+        if self._pending and self._pending.keys() == {part.sequence_id for part in rows}:
+            num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
+            self._costs.verify.add(num_rows, self._clock() - self._proposed_s)
+
+    def _write_trace(self, what: str, known: object, decision: object) -> None:
+        if self._trace is not None:
+            line = {"what": what, "costs": self._costs.to_json(), "known": known}
+            print(json.dumps(line | {"decision": decision}), file=self._trace)
+
+
+def _shortened(chain: Proposal, size: int) -> Proposal:
+    """The first ``size`` drafts of a chain."""
+    if size == len(chain):
+        return chain
+    probs = None if chain.probs is None else chain.probs[:size]
+    return Proposal.chain(chain.token_ids[:size], probs) if size else NO_DRAFTS

@@ -1,0 +1,119 @@
+"""Decisions from made-up costs and chances."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockdraft.speculative.costs import CostCurve, CostModel
+from blockdraft.speculative.policy import Prospect, Switch, choose_sizes, next_switch
+from blockdraft.speculative.types import Proposal
+from blockdraft.speculative.value import Calibration
+
+FLAT = CostModel(CostCurve({1: 1.0, 64: 1.0001}), {"net": CostCurve({1: 0.2})})
+STEEP = CostModel(CostCurve({1: 1.0, 2: 2.0}), {"net": CostCurve({1: 0.2})})
+CHAINS = st.lists(
+    st.lists(st.floats(0.01, 1.0), max_size=4).map(lambda chain: sorted(chain, reverse=True)),
+    min_size=1,
+    max_size=3,
+)
+COSTS = st.lists(st.floats(0.1, 5.0), min_size=3, max_size=3).map(
+    lambda s: CostModel(CostCurve({1: s[0], 4: s[0] + s[1], 16: s[0] + s[1] + s[2]}))
+)
+
+
+def rate(chains: list[list[float]], sizes: tuple[int, ...], costs: CostModel, sunk: float) -> float:
+    tokens = len(chains) + sum(sum(c[:n]) for c, n in zip(chains, sizes, strict=True))
+    return tokens / (sunk + costs.verify.seconds(len(chains) + sum(sizes)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(chains=CHAINS, costs=COSTS, sunk=st.floats(0.0, 2.0))
+def test_no_other_choice_of_sizes_is_faster(
+    chains: list[list[float]], costs: CostModel, sunk: float
+) -> None:
+    sizes = choose_sizes(chains, costs, sunk_s=sunk)
+    best = max(
+        rate(chains, other, costs, sunk) for other in product(*(range(len(c) + 1) for c in chains))
+    )
+    assert rate(chains, tuple(sizes), costs, sunk) == pytest.approx(best)
+
+
+def test_rows_that_cost_nothing_are_all_taken() -> None:
+    assert choose_sizes([[0.5, 0.25, 0.1]], FLAT) == [3]
+
+
+def test_rows_that_cost_a_pass_each_are_not() -> None:
+    assert choose_sizes([[0.5, 0.25], []], STEEP) == [0, 0]
+
+
+def test_what_is_likelier_goes_first() -> None:
+    costs = CostModel(CostCurve({1: 1.0, 2: 1.0, 4: 1.2, 5: 9.0}))
+    assert choose_sizes([[0.3, 0.2], [0.9, 0.8]], costs) == [0, 2]
+
+
+def test_equal_rates_take_the_smaller_pass() -> None:
+    assert choose_sizes([[0.0]], CostModel(CostCurve({1: 1.0, 2: 1.0}))) == [0]
+
+
+class TestSwitch:
+    GOOD, BAD = Prospect((), gain=2.0, nodes=3.0), Prospect((), gain=0.05, nodes=3.0)
+
+    def test_a_good_network_runs(self) -> None:
+        assert next_switch([self.GOOD], FLAT, "net", Switch()) == Switch()
+
+    def test_a_bad_one_is_left_and_tried_again_ever_more_rarely(self) -> None:
+        switch, tries = Switch(), []
+        for round_idx in range(200):
+            switch = next_switch([self.BAD], FLAT, "net", switch)
+            assert not switch.is_on
+            if switch.runs:
+                tries.append(round_idx)
+        gaps = [b - a for a, b in pairwise(tries)]
+        assert tries[0] == 8
+        assert gaps == sorted(gaps)
+        assert gaps[-1] >= 2 * gaps[0]
+
+    def test_drafts_at_hand_may_make_it_needless(self) -> None:
+        ready = Prospect((0.99, 0.98, 0.97, 0.96), gain=2.0, nodes=3.0)
+        assert not next_switch([ready], FLAT, "net", Switch()).runs
+
+    def test_a_close_call_stays_as_it_is(self) -> None:
+        even = Prospect((), gain=0.2, nodes=0.0)  # 1.2 tokens in 1.2 s, or 1 in 1 s
+        assert next_switch([even], FLAT, "net", Switch()).runs
+        off = Switch(runs=False, is_on=False)
+        assert not next_switch([even], FLAT, "net", off).runs
+
+
+class TestCalibration:
+    def test_the_first_guess_is_the_drafters(self) -> None:
+        chain = Proposal.chain([1, 2], (0.9, 0.5))
+        assert Calibration().prefix_chances(chain) == pytest.approx([0.9, 0.45])
+
+    def test_a_boaster_is_believed_less(self) -> None:
+        calibration, chain = Calibration(), Proposal.chain([1, 2], (0.95, 0.95))
+        for _ in range(40):
+            calibration.learn(chain, num_accepted=0)
+        first, second = calibration.chances(chain)
+        assert first < 0.2
+        assert second == pytest.approx(0.95)  # never reached, nothing learned
+
+    def test_a_good_one_is_believed_more(self) -> None:
+        calibration, chain = Calibration(), Proposal.chain([1, 2], (0.3, 0.3))
+        for _ in range(40):
+            calibration.learn(chain, num_accepted=2)
+        assert min(calibration.chances(chain)) > 0.8
+
+    def test_old_rounds_are_forgotten(self) -> None:
+        calibration, chain = Calibration(), Proposal.chain([1], (0.5,))
+        for _ in range(300):
+            calibration.learn(chain, num_accepted=0)
+        for _ in range(100):
+            calibration.learn(chain, num_accepted=1)
+        assert calibration.chances(chain)[0] > 0.75
+
+    def test_without_probabilities_long_proposals_are_surer(self) -> None:
+        calibration = Calibration()
+        short, long = Proposal.chain([1, 2]), Proposal.chain([1, 2, 3, 4, 5])
+        assert calibration.chances(short)[0] < calibration.chances(long)[0]
