@@ -129,8 +129,13 @@ void bind_plan(nb::module_& m) {
           },
           "x"_a, "kernels"_a, "out"_a, "base"_a, "taps"_a, "side"_a, "group_size"_a, "accumulate"_a)
       .def(
-          "rank", [](Plan& plan, int logits, int ids, int values, int probs, int top_k) { plan.rank({logits, ids, values, probs, top_k}); },
-          "logits"_a, "ids"_a, "values"_a, "probs"_a, "top_k"_a)
+          "rank",
+          [](Plan& plan, int logits, int ids, int values, int probs, int top_k, const std::optional<Array1<int32_t>>& tokens) {
+            RankSpec spec{logits, ids, values, probs, top_k, {}};
+            if (tokens) spec.tokens.assign(tokens->data(), tokens->data() + tokens->size());
+            plan.rank(std::move(spec));
+          },
+          "logits"_a, "ids"_a, "values"_a, "probs"_a, "top_k"_a, "tokens"_a.none() = nb::none())
       .def(
           "transitions",
           [](Plan& plan, int gates, int ids, int values, int scores, std::shared_ptr<Matrix> before, std::shared_ptr<Matrix> after,

@@ -53,10 +53,21 @@ void Plan::rank(RankSpec spec) {
   if (spec.top_k < 1 || spec.top_k > cols(spec.logits)) {
     fail(str(spec.top_k) + " candidates of " + str(cols(spec.logits)) + " logits");
   }
-  ops_.push_back([this, spec](Pass& pass) {
+  if (!spec.tokens.empty() && static_cast<int64_t>(spec.tokens.size()) != cols(spec.logits)) {
+    fail(str(static_cast<int64_t>(spec.tokens.size())) + " tokens for " + str(cols(spec.logits)) + " logits");
+  }
+  for (const int32_t token : spec.tokens) {
+    if (token < 0 || token >= vocab_) fail("token " + str(token) + " of a head is outside the vocabulary of " + str(vocab_));
+  }
+  ops_.push_back([this, spec = std::move(spec)](Pass& pass) {
     const RankArgs args{data(spec.logits), stride(spec.logits), cols(spec.logits), spec.top_k,
                         reinterpret_cast<int32_t*>(data(spec.ids)), data(spec.values), data(spec.probs), stride(spec.ids)};
-    each_row(pass, [&](int64_t row) { kernels_.rank(args, row); });
+    each_row(pass, [&](int64_t row) {
+      kernels_.rank(args, row);
+      if (spec.tokens.empty()) return;
+      int32_t* ids = args.ids + row * args.out_stride;
+      for (int i = 0; i < spec.top_k; ++i) ids[i] = spec.tokens[ids[i]];
+    });
   });
 }
 

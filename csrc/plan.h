@@ -72,6 +72,7 @@ struct ConvolveSpec {
 struct RankSpec {
   int logits, ids, values, probs;  // buffers; ids holds int32
   int top_k;
+  std::vector<int32_t> tokens;  // of the logits; empty: all tokens in order
 };
 
 // What each candidate scores after each candidate of the row before: its logit + sum(before * gate * after).

@@ -103,7 +103,15 @@ class Plan:
         group_size: int,
         accumulate: bool,
     ) -> None: ...
-    def rank(self, logits: int, ids: int, values: int, probs: int, top_k: int) -> None: ...
+    def rank(
+        self,
+        logits: int,
+        ids: int,
+        values: int,
+        probs: int,
+        top_k: int,
+        tokens: NDArray[np.int32] | None = None,
+    ) -> None: ...
     def transitions(
         self,
         gates: int,

@@ -4,7 +4,7 @@ Weights are the file's; torch rounds inputs of quantized matrices to int8 and st
 native core does, so what is left is the order of additions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from blockdraft.ops.protocol import Linear
 from blockdraft.ops.torch import Place, TorchContext, TorchOps, TorchPass, TorchWeights
 from blockdraft.ops.torch.weights import TorchMatrix
 from blockdraft.weights.drafter import DrafterFile
+from blockdraft.weights.gguf import GGUFFile
 from blockdraft.weights.packed import FloatWeights
 from tests.passes import Part, _batch
 from tests.tiny_drafter import TinyDrafter
@@ -43,6 +44,10 @@ SHAPES = {
     ),
     "mask embedding": replace(
         BASE, extra={"mask_embedding": np.linspace(-1, 1, HIDDEN, dtype=np.float32)}
+    ),
+    "some rows of the head": replace(BASE, inner={"head_token_ids": list(range(3, 299, 4))}),
+    "dflash2, some rows": replace(
+        BASE, is_dflash2=True, inner={"head_token_ids": list(range(0, 299, 3))}
     ),
     "reduced vocabulary": replace(BASE, draft_ids=tuple(range(3, 299, 4))),
     "dflash2": replace(BASE, is_dflash2=True, kinds=("sliding", "full"), is_causal=False),
@@ -79,21 +84,26 @@ class Rounds:
             taps=shape.target_layer_ids,
             max_rows=64,
         )
-        with DrafterFile.open(folder) as file:
-            self.native = load_drafter(file, target, top_k=6)
+        with DrafterFile.open(folder) as file, GGUFFile.open(target_path) as target_file:
+            self.native = load_drafter(file, target, target_file=target_file, top_k=6)
             vocab_map = file.vocab_map()
+            head_ids = file.config.head_token_ids
 
-            def dequantized(matrix: object) -> TorchMatrix:
-                values = matrix.dequantize(0, matrix.rows)  # type: ignore[attr-defined]
-                return TorchMatrix(torch.tensor(values), is_quantized=True)
+            def dequantized(
+                matrix: _native.Matrix, rows: Sequence[int] | None = None
+            ) -> TorchMatrix:
+                values = torch.tensor(matrix.dequantize(0, matrix.rows))
+                return TorchMatrix(values if rows is None else values[list(rows)], True)
 
             self.network = build_dflash(
                 file.config,
                 TorchWeights(FloatWeights(file), dtype=torch.float32),
                 embedding=dequantized(target.embedding),
-                head=Linear(dequantized(target.head.weight)),
+                head=Linear(dequantized(target.head.weight, head_ids)),
             )
         self.config = self.native.config
+        if head_ids is not None:
+            vocab_map = np.array(head_ids, np.int32)
         self.vocab_map = np.arange(VOCAB) if vocab_map is None else vocab_map
         self.cache = SequenceCache(KVPool(self.native.layout, 64 << 20))
         self.context = TorchContext()
@@ -119,7 +129,8 @@ class Rounds:
             places=[Place(self.context, self.cache.length)],
             logit_rows=list(range(1, width)),
         )
-        ops = TorchOps(batch, quantize_activations=True, store_f16=True)
+        head_tokens = torch.tensor(self.vocab_map)
+        ops = TorchOps(batch, quantize_activations=True, store_f16=True, head_tokens=head_tokens)
         out = self.network.draft(ops)
         scores = None if out.selection is None else out.selection.scores.values
         return native, out.logits.values, scores

@@ -83,10 +83,23 @@ class NativeDrafterOps(NativeOps):
     """`DrafterOps` of the native core: handles are buffer numbers."""
 
     def __init__(
-        self, max_rows: int, windowed_layers: Sequence[bool], *, isa: str | None = None
+        self,
+        max_rows: int,
+        windowed_layers: Sequence[bool],
+        *,
+        isa: str | None = None,
+        head_tokens: NDArray[np.int32] | None = None,
     ) -> None:
-        """Start recording; arguments as `NativeOps` has them."""
+        """Start recording.
+
+        Args:
+            max_rows: As `NativeOps` has it.
+            windowed_layers: The same.
+            isa: The same.
+            head_tokens: Token of each row of the head; None where it has all in order.
+        """
         super().__init__(max_rows, windowed_layers, isa=isa)
+        self._head_tokens = head_tokens
         self._inputs: int | None = None
         self._candidates: tuple[int, int, int] | None = None
 
@@ -190,7 +203,7 @@ class NativeDrafterOps(NativeOps):
     def rank(self, logits: int, top_k: int) -> tuple[int, int, int]:
         """Candidates of each row with logits: buffers of ids (int32), logits, probabilities."""
         ids, values, probs = (self._plan.buffer(top_k) for _ in range(3))
-        self._plan.rank(logits, ids, values, probs, top_k)
+        self._plan.rank(logits, ids, values, probs, top_k, self._head_tokens)
         self._candidates = (ids, values, probs)
         return self._candidates
 

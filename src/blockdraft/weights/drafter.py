@@ -280,8 +280,31 @@ def _check_file(file: DrafterFile, *, label: Callable[[str], str]) -> None:
             f"{path}: has a candidate selector and a reduced vocabulary of"
             f" {config.draft_vocab_size}; only one of them is supported"
         )
+    _check_head_tokens(config, path)
     if config.window is not None and config.window < config.block_size:
         raise UnsupportedError(
             f"{path}: the window of {config.window} is smaller than the block of"
             f" {config.block_size}, which is not supported"
+        )
+
+
+def _check_head_tokens(config: DrafterConfig, path: Path) -> None:
+    token_ids = config.head_token_ids
+    if token_ids is None:
+        return
+    if config.own_head:
+        raise FileFormatError(
+            f"{path}: has a head of its own and head_token_ids, which choose rows of the target's"
+        )
+    if any(a >= b for a, b in pairwise(token_ids)):
+        raise FileFormatError(f"{path}: head_token_ids do not ascend")
+    top_k = 1 if config.selector is None else config.selector.top_k
+    if len(token_ids) < top_k:
+        raise FileFormatError(
+            f"{path}: head_token_ids has {len(token_ids)} tokens for {top_k} candidates"
+        )
+    if token_ids[0] < 0 or token_ids[-1] >= config.vocab_size:
+        wrong = token_ids[0] if token_ids[0] < 0 else token_ids[-1]
+        raise FileFormatError(
+            f"{path}: head_token_ids has the token {wrong} of {config.vocab_size}"
         )

@@ -14,7 +14,10 @@ from blockdraft.weights.gguf import GGUFFile, StringArray
 from blockdraft.weights.keys import MAX_CONTEXT, MAX_SIZE, KeyReader
 from blockdraft.weights.tensors import EMBEDDING, HEAD, layer_tensor
 
-__all__ = ["read_gguf_drafter"]
+__all__ = ["HEAD_TOKENS", "read_gguf_drafter"]
+
+HEAD_TOKENS = "blockdraft.head_token_ids"
+"""Our own key; llama.cpp does not look at it."""
 
 _BLOCK_SIZE = 16  # llama.cpp's where the key is missing
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU_TANH}
@@ -89,6 +92,7 @@ class _Reader(KeyReader):
             own_head=HEAD in tensors,
             conv=self._conv(),
             selector=self._selector(),
+            head_token_ids=self._head_token_ids(),
         )
 
     def _check_supported(self) -> None:
@@ -159,6 +163,10 @@ class _Reader(KeyReader):
                 " at least 1"
             )
         return tuple(layer - 1 for layer in inputs)
+
+    def _head_token_ids(self) -> tuple[int, ...] | None:
+        token_ids = self.file.get_list(HEAD_TOKENS, None, of=int)
+        return None if token_ids is None else tuple(token_ids)
 
     def _scale(self, suffix: str) -> float:
         # llama.cpp takes 0 for a missing scale.

@@ -81,6 +81,8 @@ def _inner(config: DrafterConfig) -> dict[str, Any]:
     ):
         if scale != 1.0:
             inner[name] = _shortest(scale)
+    if config.head_token_ids is not None:
+        inner["head_token_ids"] = list(config.head_token_ids)
     if config.conv is not None and config.selector is not None:
         inner["conv_kernel_size"] = config.conv.kernel_size
         inner["conv_group_size"] = config.conv.group_size

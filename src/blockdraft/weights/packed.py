@@ -5,7 +5,7 @@ memory beside the packed weights stays small. Knows no architecture and no tenso
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from blockdraft.weights.ggml_types import ggml_type_name
 from blockdraft.weights.header import TensorInfo
 from blockdraft.weights.tensors import TensorFile
 
-__all__ = ["FloatWeights", "PackedWeights", "packed_bytes"]
+__all__ = ["FloatWeights", "PackedWeights", "pack_rows", "packed_bytes"]
 
 _TILE_ROWS = 16
 _PIECE_BYTES = 4 << 20
@@ -177,6 +177,25 @@ class PackedWeights(_Weights):
         """The packed matrix; raises what `load_all` raises."""
         self.load_all([name])
         return self._matrices[name]
+
+
+def pack_rows(file: TensorFile, name: str, rows: Sequence[int]) -> _native.Matrix:
+    """Some rows of a matrix, packed as a matrix of their own.
+
+    Raises:
+        FileFormatError: There is no such matrix, or a value is not finite.
+        CapacityError: There is no memory for it.
+    """
+    info = file.tensor(name)
+    matrix = _native.Matrix(info.ggml_type, len(rows), info.cols)
+    data = np.empty((len(rows), info.row_bytes), np.uint8)
+    for place, row in enumerate(rows):
+        file.read_rows(name, row, 1, out=data[place])
+    try:
+        matrix.pack(0, data.reshape(-1))
+    except ValueError as error:
+        raise FileFormatError(f"{file.path}: tensor {name}: {error}") from error
+    return matrix
 
 
 class FloatWeights(_Weights):

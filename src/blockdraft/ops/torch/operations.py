@@ -71,7 +71,12 @@ class TorchOps:
     _mix = staticmethod(convolve)
 
     def __init__(
-        self, batch: TorchPass, *, quantize_activations: bool = False, store_f16: bool = False
+        self,
+        batch: TorchPass,
+        *,
+        quantize_activations: bool = False,
+        store_f16: bool = False,
+        head_tokens: Tensor | None = None,
     ) -> None:
         """Start a pass.
 
@@ -79,12 +84,14 @@ class TorchOps:
             batch: The rows of the pass.
             quantize_activations: Round inputs of quantized matrices to int8 per group of 32, as
                 the native core does (no useful gradient).
+            head_tokens: Token of each row of the head; None where it has all in order.
             store_f16: Round keys and values to f16, as the native core's pages do.
         """
         self.features: list[Tensor] = []
         self._batch = batch
         self._quantize_activations = quantize_activations
         self._store_f16 = store_f16
+        self._head_tokens = head_tokens
         self._attention = Attention(batch)
 
     def embed(self, table: TorchMatrix, *, scale: float) -> Rows:
@@ -204,6 +211,8 @@ class TorchOps:
         gates = self._linear(self._norm(self._wanted(x), norm), selector.projection)
         candidates = select_candidates(logits.values, selector.top_k)
         unary = logits.values.gather(1, candidates)
+        if self._head_tokens is not None:
+            candidates = self._head_tokens[candidates]
         predecessors = self._predecessors(candidates)
         scores = transition_scores(selector, gates, predecessors, candidates)
         return Selection(Rows(candidates), Rows((unary[:, None] + scores).flatten(1)))
