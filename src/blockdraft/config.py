@@ -188,6 +188,9 @@ class DrafterConfig:
         mask_embedding: The file has a vector that takes the place of the mask token's embedding.
         conv: Convolutions of DFlash 2, or None.
         selector: Candidate selector of DFlash 2, or None.
+        head_token_ids: Tokens whose rows of the target's head are used, ascending; a drafter that
+            learned few tokens is faster so and no worse. None uses all. Other programs that read
+            the drafter ignore it.
     """
 
     name: str
@@ -219,6 +222,7 @@ class DrafterConfig:
     mask_embedding: bool = False
     conv: ConvConfig | None = None
     selector: SelectorConfig | None = None
+    head_token_ids: tuple[int, ...] | None = None
 
     @property
     def feature_size(self) -> int:
@@ -228,6 +232,8 @@ class DrafterConfig:
     @property
     def head_size(self) -> int:
         """Rows of the head."""
+        if self.head_token_ids is not None:
+            return len(self.head_token_ids)
         return self.draft_vocab_size or self.vocab_size
 
 
