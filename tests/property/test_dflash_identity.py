@@ -60,11 +60,18 @@ class Pair:
         return self._histories[request]
 
     def check(
-        self, name: str, num_drafts: int, requests: list[Request], *, max_rows: int = 64
+        self,
+        name: str,
+        num_drafts: int,
+        requests: list[Request],
+        *,
+        max_rows: int = 64,
+        tree_nodes: int = 0,
     ) -> list[SpeculationStats | None]:
         """Fail unless each request is as alone without drafts; returns what drafting gained."""
         target: TargetModel = self.tapped[max_rows]
-        drafter = DFlashDrafter(self._models[max_rows][name], num_drafts)
+        model = self._models[max_rows][name]
+        drafter = DFlashDrafter(model, num_drafts, tree_nodes=tree_nodes)
         gained = []
         for found, request in zip(histories(target, requests, drafter), requests, strict=True):
             assert_identical(found, self.plain(request))
@@ -122,6 +129,16 @@ def test_a_walk_draws_what_the_target_draws(pairs: dict[str, Pair], arch: str) -
     assert stats.kept_by_position[0] / stats.proposed_by_position[0] > 0.1
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("arch", TARGETS)
+def test_trees(pairs: dict[str, Pair], arch: str, name: str) -> None:
+    request = request_of(0.0, seed=2)
+    (stats,) = pairs[arch].check(name, 5, [request, request], tree_nodes=12)[:1]
+    assert stats is not None
+    assert stats.block_size == 13
+    assert stats.num_drafted > stats.num_rounds  # several nodes, of which a path may stay
+
+
 PARAMS = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.6, 1.0, 2.0, 30.0]),
@@ -157,6 +174,7 @@ REQUESTS = st.builds(
     requests=st.lists(REQUESTS, min_size=1, max_size=4),
     stop_at=st.integers(0, 24),
     max_rows=st.sampled_from([64, 17]),
+    tree_nodes=st.sampled_from([0, 0, 9]),
 )
 def test_any_requests_together(
     pairs: dict[str, Pair],
@@ -166,6 +184,7 @@ def test_any_requests_together(
     requests: list[Request],
     stop_at: int,
     max_rows: int,
+    tree_nodes: int,
 ) -> None:
     """Prompts are cut where a pass is full; the first request meets a stop token."""
     pair = pairs[arch]
@@ -173,5 +192,5 @@ def test_any_requests_together(
     if stop_at < len(written):
         stops = frozenset({written[stop_at]})
         requests = [replace(requests[0], stop_token_ids=stops), *requests[1:]]
-    gained = pair.check(name, num_drafts, requests, max_rows=max_rows)
+    gained = pair.check(name, num_drafts, requests, max_rows=max_rows, tree_nodes=tree_nodes)
     assert [stats is not None for stats in gained] == [request.draft for request in requests]

@@ -16,7 +16,7 @@ from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import CommittedRows, DraftTask, NgramDrafter, Proposal
 from blockdraft.speculative.controller import Controller
 from blockdraft.speculative.costs import CostCurve, CostModel
-from blockdraft.speculative.policy import Prospect, Switch, choose_sizes, next_switch
+from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.rounds import assert_identical, histories
 
@@ -83,8 +83,8 @@ def task(sequence_id: int = 0, max_drafts: int = 7) -> DraftTask:
     return DraftTask(sequence_id, np.arange(5, dtype=np.int32), max_drafts, PARAMS, 0)
 
 
-def committed(num_accepted: int, sequence_id: int = 0) -> CommittedRows:
-    return CommittedRows(sequence_id, 4, np.zeros(1 + num_accepted, np.int32), None)
+def committed(accepted: Sequence[int], sequence_id: int = 0) -> CommittedRows:
+    return CommittedRows(sequence_id, 4, np.array([0, *accepted], np.int32), None)
 
 
 class World:
@@ -109,7 +109,7 @@ class World:
             (proposal,) = self.controller.propose([task()])
             self.clock.now += self._true.seconds(1 + len(proposal))
             sizes.append(len(proposal))
-            self.controller.observe([committed(min(num_accepted, len(proposal)))])
+            self.controller.observe([committed(proposal.token_ids[:num_accepted])])
         self.controller.end(0)
         return sizes
 
@@ -167,7 +167,7 @@ def test_passes_teach_what_they_cost() -> None:
     for _ in range(3):
         controller.propose([task()])
         clock.now += 5.0
-        controller.observe([committed(3)])
+        controller.observe([committed((1, 2, 3))])
     assert costs.verify.seconds(4) == 5.0
 
 
@@ -180,7 +180,7 @@ def test_a_pass_with_a_prompt_in_it_teaches_nothing() -> None:
     for _ in range(3):
         controller.propose([task()])
         clock.now += 5.0
-        controller.observe([committed(3), committed(60, sequence_id=1)])
+        controller.observe([committed((1, 2, 3)), committed((0,) * 60, sequence_id=1)])
     assert costs.verify.seconds(4) == 1.0
 
 
@@ -190,11 +190,11 @@ def test_traces_replay_to_the_same_decisions() -> None:
     net = Fixed("net", (5, 6, 7), 0.8, costs_kv=True, seconds=0.4)
     World([free, net], {1: 1.0, 4: 1.4}, trace).run(40, num_accepted=1)
     lines = [json.loads(line) for line in trace.getvalue().splitlines()]
-    assert {line["what"] for line in lines} == {"network", "sizes"}
+    assert {line["what"] for line in lines} == {"network", "nodes"}
     for line in lines:
         known, again = line["known"], CostModel.from_json(line["costs"])
-        if line["what"] == "sizes":
-            found: object = choose_sizes(known["chances"], again, sunk_s=known["sunk_s"])
+        if line["what"] == "nodes":
+            found: object = choose_nodes(known["chances"], again, sunk_s=known["sunk_s"])
             assert found == line["decision"]
         else:
             prospects = [

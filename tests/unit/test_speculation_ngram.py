@@ -37,7 +37,7 @@ def test_index_equals_a_scan(token_ids: list[int], cuts: list[int], max_tokens: 
     index = NgramIndex()
     for cut in sorted(min(cut, len(array)) for cut in (*cuts, len(array))):
         index.extend(array[:cut])
-        assert index.continuation(max_tokens) == scanned(token_ids[:cut], max_tokens)
+        assert index.continuation(max_tokens)[0] == scanned(token_ids[:cut], max_tokens)
 
 
 @pytest.mark.parametrize(
@@ -56,29 +56,29 @@ def test_index_equals_a_scan(token_ids: list[int], cuts: list[int], max_tokens: 
 def test_what_followed_is_proposed(text: str, expected: str) -> None:
     index = NgramIndex()
     index.extend(np.array([ord(letter) for letter in text], np.int32))
-    assert "".join(map(chr, index.continuation(3))) == expected
+    assert "".join(map(chr, index.continuation(3)[0])) == expected
 
 
 def test_a_weak_match_drafts_little() -> None:
     index = NgramIndex()
     tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     index.extend(np.array([*tokens, *tokens[:5]], np.int32))
-    assert index.continuation(6) == [6, 7, 8]
+    assert index.continuation(6)[0] == [6, 7, 8]
     index.extend(np.array([*tokens, *tokens[:6]], np.int32))
-    assert index.continuation(6) == [7, 8, 9, 10, 11, 12]
+    assert index.continuation(6)[0] == [7, 8, 9, 10, 11, 12]
 
 
 def test_longer_match_wins_over_a_later_one() -> None:
     index = NgramIndex()
     index.extend(np.array([1, 2, 3, 7, 2, 3, 8, 1, 2, 3], np.int32))
-    assert index.continuation(1) == [7]
+    assert index.continuation(1)[0] == [7]
 
 
 @pytest.mark.parametrize("token_id", [2**18 - 1, 2**18, 2**20])
 def test_large_ids_are_kept_apart(token_id: int) -> None:
     index = NgramIndex()
     index.extend(np.array([token_id, 1, 5, 0, 1, 6, token_id, 1], np.int32))
-    assert index.continuation(1) == [5]
+    assert index.continuation(1)[0] == [5]
 
 
 def task(token_ids: Sequence[int], max_drafts: int, sequence_id: int = 0) -> DraftTask:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockdraft.speculative.costs import CostCurve, CostModel
-from blockdraft.speculative.policy import Prospect, Switch, choose_sizes, next_switch
+from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
 from blockdraft.speculative.types import Proposal
 from blockdraft.speculative.value import Calibration
 
@@ -33,7 +33,7 @@ def rate(chains: list[list[float]], sizes: tuple[int, ...], costs: CostModel, su
 def test_no_other_choice_of_sizes_is_faster(
     chains: list[list[float]], costs: CostModel, sunk: float
 ) -> None:
-    sizes = choose_sizes(chains, costs, sunk_s=sunk)
+    sizes = [len(nodes) for nodes in choose_nodes(chains, costs, sunk_s=sunk)]
     best = max(
         rate(chains, other, costs, sunk) for other in product(*(range(len(c) + 1) for c in chains))
     )
@@ -41,20 +41,20 @@ def test_no_other_choice_of_sizes_is_faster(
 
 
 def test_rows_that_cost_nothing_are_all_taken() -> None:
-    assert choose_sizes([[0.5, 0.25, 0.1]], FLAT) == [3]
+    assert choose_nodes([[0.5, 0.25, 0.1]], FLAT) == [[0, 1, 2]]
 
 
 def test_rows_that_cost_a_pass_each_are_not() -> None:
-    assert choose_sizes([[0.5, 0.25], []], STEEP) == [0, 0]
+    assert choose_nodes([[0.5, 0.25], []], STEEP) == [[], []]
 
 
 def test_what_is_likelier_goes_first() -> None:
     costs = CostModel(CostCurve({1: 1.0, 2: 1.0, 4: 1.2, 5: 9.0}))
-    assert choose_sizes([[0.3, 0.2], [0.9, 0.8]], costs) == [0, 2]
+    assert choose_nodes([[0.3, 0.2], [0.9, 0.8]], costs) == [[], [0, 1]]
 
 
 def test_equal_rates_take_the_smaller_pass() -> None:
-    assert choose_sizes([[0.0]], CostModel(CostCurve({1: 1.0, 2: 1.0}))) == [0]
+    assert choose_nodes([[0.0]], CostModel(CostCurve({1: 1.0, 2: 1.0}))) == [[]]
 
 
 class TestSwitch:
@@ -86,6 +86,12 @@ class TestSwitch:
         assert not next_switch([even], FLAT, "net", off).runs
 
 
+def test_of_a_tree_the_likeliest_nodes_are_taken() -> None:
+    costs = CostModel(CostCurve({1: 1.0, 4: 1.0, 5: 9.0}))
+    # two children of the anchor, and one child of each
+    assert choose_nodes([[0.6, 0.3, 0.5, 0.1]], costs) == [[0, 1, 2]]
+
+
 class TestCalibration:
     def test_the_first_guess_is_the_drafters(self) -> None:
         chain = Proposal.chain([1, 2], (0.9, 0.5))
@@ -94,26 +100,37 @@ class TestCalibration:
     def test_a_boaster_is_believed_less(self) -> None:
         calibration, chain = Calibration(), Proposal.chain([1, 2], (0.95, 0.95))
         for _ in range(40):
-            calibration.learn(chain, num_accepted=0)
-        first, second = calibration.chances(chain)
+            calibration.learn(chain, [])
+        first, second = calibration.prefix_chances(chain)
         assert first < 0.2
-        assert second == pytest.approx(0.95)  # never reached, nothing learned
+        assert second == pytest.approx(0.95 * first)  # never reached, nothing learned
 
     def test_a_good_one_is_believed_more(self) -> None:
         calibration, chain = Calibration(), Proposal.chain([1, 2], (0.3, 0.3))
         for _ in range(40):
-            calibration.learn(chain, num_accepted=2)
-        assert min(calibration.chances(chain)) > 0.8
+            calibration.learn(chain, [1, 2])
+        assert calibration.prefix_chances(chain)[1] > 0.64
 
     def test_old_rounds_are_forgotten(self) -> None:
         calibration, chain = Calibration(), Proposal.chain([1], (0.5,))
         for _ in range(300):
-            calibration.learn(chain, num_accepted=0)
+            calibration.learn(chain, [])
         for _ in range(100):
-            calibration.learn(chain, num_accepted=1)
-        assert calibration.chances(chain)[0] > 0.75
+            calibration.learn(chain, [1])
+        assert calibration.prefix_chances(chain)[0] > 0.75
 
-    def test_without_probabilities_long_proposals_are_surer(self) -> None:
+    def test_siblings_share_what_is_left(self) -> None:
         calibration = Calibration()
-        short, long = Proposal.chain([1, 2]), Proposal.chain([1, 2, 3, 4, 5])
-        assert calibration.chances(short)[0] < calibration.chances(long)[0]
+        twins = Proposal((1, 2), (-1, -1), (0.55, 0.3))
+        for place in range(200):
+            calibration.learn(twins, [1 if place % 2 else 2])
+        first, second = calibration.prefix_chances(twins)
+        assert first == pytest.approx(0.5, abs=0.1)
+        assert second == pytest.approx(0.5, abs=0.1)
+
+    def test_a_branch_that_was_not_taken_teaches_nothing(self) -> None:
+        calibration = Calibration()
+        tree = Proposal((1, 2, 3), (-1, -1, 0), (0.6, 0.3, 0.9))
+        for _ in range(50):
+            calibration.learn(tree, [2])
+        assert calibration.prefix_chances(Proposal.chain([1, 3], (0.99, 0.9)))[1] > 0.8

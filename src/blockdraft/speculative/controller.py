@@ -8,13 +8,14 @@ requests; what it decides never changes a token.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
 from blockdraft.kv_cache import KVLayout
 from blockdraft.speculative.costs import CostModel
 from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
-from blockdraft.speculative.policy import Prospect, Switch, choose_sizes, next_switch
+from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
+from blockdraft.speculative.tree import nodes_kept
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
 from blockdraft.speculative.value import Calibration
 
@@ -128,13 +129,11 @@ class Controller:
             sunk_s = self._clock() - start_s
             self._costs.add_draft(self._network.type_name, len(tasks), sunk_s)
         chances = [choice.chances for choice in choices]
-        sizes = choose_sizes(chances, self._costs, sunk_s=sunk_s)
-        self._write_trace("sizes", {"chances": chances, "sunk_s": sunk_s}, sizes)
+        nodes = choose_nodes(chances, self._costs, sunk_s=sunk_s)
+        self._write_trace("nodes", {"chances": chances, "sunk_s": sunk_s}, nodes)
         self._pending = {
-            task.sequence_id: _Choice(
-                choice.name, _shortened(choice.proposal, size), choice.calibration
-            )
-            for task, choice, size in zip(tasks, choices, sizes, strict=True)
+            task.sequence_id: replace(choice, proposal=nodes_kept(choice.proposal, kept))
+            for task, choice, kept in zip(tasks, choices, nodes, strict=True)
         }
         self._proposed_s = self._clock()
         return [choice.proposal for choice in self._pending.values()]
@@ -145,7 +144,7 @@ class Controller:
         for part in rows:
             choice = self._pending.pop(part.sequence_id, None)
             if choice is not None:
-                self._learn(part.sequence_id, choice, num_accepted=len(part.token_ids) - 1)
+                self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
         self._pending.clear()
         for drafter in self._drafters:
             drafter.observe(rows)
@@ -201,12 +200,12 @@ class Controller:
             self._calibrations[key] = Calibration()
         return self._calibrations[key]
 
-    def _learn(self, sequence_id: int, choice: _Choice, *, num_accepted: int) -> None:
-        choice.calibration.learn(choice.proposal, num_accepted)
+    def _learn(self, sequence_id: int, choice: _Choice, accepted: list[int]) -> None:
+        choice.calibration.learn(choice.proposal, accepted)
         if self._network is not None and choice.name == self._network.type_name:
             num_nodes = len(choice.proposal)
-            self._habits[sequence_id].learn(num_accepted, num_nodes, _MEMORY)
-            self._usual.learn(num_accepted, num_nodes, _LONG_MEMORY)
+            self._habits[sequence_id].learn(len(accepted), num_nodes, _MEMORY)
+            self._usual.learn(len(accepted), num_nodes, _LONG_MEMORY)
 
     def _learn_cost(self, rows: Sequence[CommittedRows]) -> None:
         """The time since the proposals is the pass's, where nothing else was in it."""
@@ -218,11 +217,3 @@ class Controller:
         if self._trace is not None:
             line = {"what": what, "costs": self._costs.to_json(), "known": known}
             print(json.dumps(line | {"decision": decision}), file=self._trace)
-
-
-def _shortened(chain: Proposal, size: int) -> Proposal:
-    """The first ``size`` drafts of a chain."""
-    if size == len(chain):
-        return chain
-    probs = None if chain.probs is None else chain.probs[:size]
-    return Proposal.chain(chain.token_ids[:size], probs) if size else NO_DRAFTS

@@ -20,6 +20,7 @@ from blockdraft.models.dflash import walk
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.ops.batch import Candidates
 from blockdraft.speculative.drafter import CommittedRows, DraftTask
+from blockdraft.speculative.tree import best_tree, conditional_probs
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
 
 __all__ = ["DFlashDrafter"]
@@ -36,6 +37,8 @@ class DFlashDrafter:
         model: The network.
         num_draft_tokens: K; None is all that a block of the network has room for.
         min_prob: A draft less probable than this ends the proposal before it.
+        tree_nodes: Where the target takes the most probable token, propose a tree of so many of
+            the likeliest continuations; 0 proposes a chain.
 
     Raises:
         ConfigError: A block has no room for ``num_draft_tokens``, or a pass none for a block.
@@ -44,7 +47,12 @@ class DFlashDrafter:
     type_name = "dflash"
 
     def __init__(
-        self, model: DrafterModel, num_draft_tokens: int | None = None, *, min_prob: float = 0.0
+        self,
+        model: DrafterModel,
+        num_draft_tokens: int | None = None,
+        *,
+        min_prob: float = 0.0,
+        tree_nodes: int = 0,
     ) -> None:
         most = model.config.block_size - 1
         wanted = most if num_draft_tokens is None else num_draft_tokens
@@ -53,15 +61,17 @@ class DFlashDrafter:
                 f"draft tokens is {wanted}; the drafter's block of {model.config.block_size} has"
                 f" room for 1 to {most}"
             )
-        self.block_size = wanted + 1
-        if self.block_size > model.max_rows:
+        self._num_drafts = wanted
+        self._tree_nodes = tree_nodes
+        self.block_size = 1 + max(wanted, tree_nodes)
+        if 1 + wanted > model.max_rows:
             raise ConfigError(
-                f"a block of {self.block_size} rows does not fit a pass of {model.max_rows}"
+                f"a block of {1 + wanted} rows does not fit a pass of {model.max_rows}"
             )
         self._model = model
         self._min_prob = min_prob
         self._builder = BatchBuilder(model.max_rows)
-        self._block = np.full(self.block_size, model.config.mask_token_id, np.int32)
+        self._block = np.full(1 + wanted, model.config.mask_token_id, np.int32)
 
     @property
     def cache_layout(self) -> KVLayout:
@@ -76,7 +86,7 @@ class DFlashDrafter:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """A chain for each task, in as many passes as its rows need."""
-        per_pass = self._model.max_rows // self.block_size
+        per_pass = self._model.max_rows // len(self._block)
         proposals: list[Proposal] = []
         for first in range(0, len(tasks), per_pass):
             proposals += self._draft(tasks[first : first + per_pass])
@@ -119,11 +129,11 @@ class DFlashDrafter:
         return oldest // PAGE_POSITIONS * PAGE_POSITIONS
 
     def _draft(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
-        num_drafts = self.block_size - 1
+        num_drafts = self._num_drafts
         slices = []
         for task in tasks:
             assert task.cache is not None, "this drafter keeps K/V"
-            task.cache.reserve(self.block_size)
+            task.cache.reserve(len(self._block))
             block = self._block.copy()
             block[0] = task.token_ids[-1]
             slices.append(RowSlice(task.cache, block, num_drafts))
@@ -134,6 +144,14 @@ class DFlashDrafter:
         ]
 
     def _proposal(self, task: DraftTask, found: Candidates) -> Proposal:
+        if self._tree_nodes and task.params.temperature == 0:
+            probs = (
+                found.probs[:, None] if found.scores is None else conditional_probs(found.scores)
+            )
+            return best_tree(found.token_ids, probs, min(task.max_drafts, self._tree_nodes))
+        return self._chain(task, found)
+
+    def _chain(self, task: DraftTask, found: Candidates) -> Proposal:
         if found.scores is None:
             token_ids, probs = found.token_ids[:, 0].tolist(), found.probs[:, 0].tolist()
         else:

@@ -26,6 +26,9 @@ MAX_MATCH = 6
 WEAK_DRAFTS = 3
 """Drafts after a match below `MAX_MATCH`: a pass over 4 rows costs little more than one row."""
 
+_WEAK_PROB, _FULL_PROB = 0.5, 0.8
+"""Chances that are taken for granted after a weak and after a full match; no counts back them."""
+
 _TOKEN_BITS = 24  # an n-gram is one integer; ids are below 2^24
 _MASKS = [(1 << (_TOKEN_BITS * size)) - 1 for size in range(MIN_MATCH, MAX_MATCH + 1)]
 
@@ -55,8 +58,8 @@ class NgramIndex:
             known.append(token_id)
         self._end = end
 
-    def continuation(self, max_tokens: int) -> list[int]:
-        """What followed the latest occurrence of the longest known end; [] without one.
+    def continuation(self, max_tokens: int) -> tuple[list[int], bool]:
+        """What followed the latest occurrence of the longest known end, and if the match is full.
 
         After a match of fewer than `MAX_MATCH` tokens these are at most `WEAK_DRAFTS`. Where the
         occurrence overlaps the end, what follows repeats: "a b a b" goes on "a b a b".
@@ -69,8 +72,8 @@ class NgramIndex:
                 found = known[start : start + count]
                 while len(found) < count:
                     found.append(found[start - len(known)])
-                return found
-        return []
+                return found, size == MAX_MATCH
+        return [], False
 
 
 class NgramDrafter:
@@ -110,5 +113,6 @@ class NgramDrafter:
     def _propose(self, task: DraftTask) -> Proposal:
         index = self._indexes[task.sequence_id]
         index.extend(task.token_ids)
-        token_ids = index.continuation(min(task.max_drafts, self.block_size - 1))
-        return Proposal.chain(token_ids) if token_ids else NO_DRAFTS
+        token_ids, is_full = index.continuation(min(task.max_drafts, self.block_size - 1))
+        prob = _FULL_PROB if is_full else _WEAK_PROB
+        return Proposal.chain(token_ids, (prob,) * len(token_ids)) if token_ids else NO_DRAFTS

@@ -8,11 +8,10 @@ Source: the budget rule of CaDDTree (arXiv:2606.01813) over the sequences of a b
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from heapq import merge
 
 from blockdraft.speculative.costs import CostModel
 
-__all__ = ["Prospect", "Switch", "choose_sizes", "next_switch"]
+__all__ = ["Prospect", "Switch", "choose_nodes", "next_switch"]
 
 _MARGIN = 1.02
 """What the other way must promise before a running one is left."""
@@ -25,7 +24,7 @@ class Prospect:
     """What a network would do for one sequence, and what is at hand without it.
 
     Attributes:
-        ready: Chances that the drafts at hand are accepted up to and with each; they never rise.
+        ready: Of each draft at hand the chance that it and its path are accepted.
         gain: Drafts of the network that are likely accepted.
         nodes: Drafts of the network that would be verified for that.
     """
@@ -78,21 +77,22 @@ def next_switch(
     return replace(switch, runs=False, is_on=False, rounds_off=switch.rounds_off + 1)
 
 
-def choose_sizes(
+def choose_nodes(
     chances: Sequence[Sequence[float]], costs: CostModel, *, sunk_s: float = 0.0
-) -> list[int]:
-    """How many drafts of each sequence's chain to verify.
+) -> list[list[int]]:
+    """Which drafts of each sequence to verify, ascending: always the likeliest.
 
     Args:
-        chances: Of each sequence, that its drafts are accepted up to and with each; never rising.
+        chances: Of each node of each sequence, that it and its path are accepted; a node comes
+            after its parent and is no likelier.
         costs: Of the target.
         sunk_s: Seconds that the round has cost already.
     """
     _, size = max(_rates(chances, costs, sunk_s=sunk_s), key=lambda each: (each[0], -each[1]))
-    counts = [0] * len(chances)
-    for _, sequence_idx in _by_chance(chances)[:size]:
-        counts[sequence_idx] += 1
-    return counts
+    chosen: list[list[int]] = [[] for _ in chances]
+    for _, sequence_idx, node in _by_chance(chances)[:size]:
+        chosen[sequence_idx].append(node)
+    return [sorted(nodes) for nodes in chosen]
 
 
 def _rates(
@@ -101,14 +101,16 @@ def _rates(
     """(tokens per second, drafts in all) with the best 0, 1, 2, ... drafts."""
     tokens = float(len(chances))
     rates = [(tokens / (sunk_s + costs.verify.seconds(len(chances))), 0)]
-    for size, (chance, _) in enumerate(_by_chance(chances), 1):
+    for size, (chance, _, _) in enumerate(_by_chance(chances), 1):
         tokens += chance
         seconds = sunk_s + costs.verify.seconds(len(chances) + size)
         rates.append((tokens / seconds, size))
     return rates
 
 
-def _by_chance(chances: Sequence[Sequence[float]]) -> list[tuple[float, int]]:
-    """(chance, sequence) of all drafts, the likeliest first; those of a chain in its order."""
-    chains = [[(chance, i) for chance in chain] for i, chain in enumerate(chances)]
-    return list(merge(*chains, key=lambda node: -node[0]))
+def _by_chance(chances: Sequence[Sequence[float]]) -> list[tuple[float, int, int]]:
+    """(chance, sequence, node) of all drafts, the likeliest first; of equals parents first."""
+    nodes = [
+        (chance, i, node) for i, each in enumerate(chances) for node, chance in enumerate(each)
+    ]
+    return sorted(nodes, key=lambda node: (-node[0], node[2]))

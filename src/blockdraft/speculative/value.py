@@ -4,9 +4,7 @@ A drafter's own probability is the first guess and is then corrected, by positio
 the drafter was. Knows no costs and no models.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
+from collections.abc import Iterator, Sequence
 
 from blockdraft.speculative.types import Proposal
 
@@ -24,10 +22,8 @@ _PRIOR_WEIGHT = 6.0
 _FORGET = 0.98
 """What a count keeps at the next one of its kind: about 50 of them matter."""
 
-_UNKNOWN_PROBS = (0.5, 0.8)
-"""First guesses where the drafter has no probabilities: of a short proposal, of a long one."""
-
-_SHORT = 3
+_UNKNOWN_PROB = 0.5
+"""The first guess where the drafter has no probabilities."""
 
 
 class Calibration:
@@ -37,38 +33,46 @@ class Calibration:
         self._accepted: dict[tuple[int, int], float] = {}
         self._weights: dict[tuple[int, int], float] = {}
 
-    def chances(self, proposal: Proposal) -> list[float]:
-        """The chance of each node of a chain, given that those before it are accepted."""
-        return [self._chance(place, prob) for place, prob in enumerate(_probs(proposal))]
-
     def prefix_chances(self, proposal: Proposal) -> list[float]:
-        """The chance that a chain is accepted up to and with each node; they never rise."""
-        return list(accumulate(self.chances(proposal), mul))
+        """The chance of each node that it and its whole path are accepted."""
+        chances: list[float] = []
+        for depth, parent, prob in _nodes(proposal):
+            of_parent = chances[parent] if parent >= 0 else 1.0
+            chances.append(of_parent * self._chance(depth, prob))
+        return chances
 
-    def learn(self, proposal: Proposal, num_accepted: int) -> None:
+    def learn(self, proposal: Proposal, token_ids: Sequence[int]) -> None:
         """Take note of a round.
 
         Args:
-            proposal: The chain that was verified.
-            num_accepted: Its nodes that stayed.
+            proposal: What was verified.
+            token_ids: Its drafts that stayed, from the anchor on.
         """
-        for place, prob in enumerate(_probs(proposal)[: num_accepted + 1]):
-            key = _key(place, prob)
-            was_accepted = float(place < num_accepted)
-            self._accepted[key] = self._accepted.get(key, 0.0) * _FORGET + was_accepted
+        path = {-1}  # accepted nodes
+        for node, (depth, parent, prob) in enumerate(_nodes(proposal)):
+            if parent not in path:
+                continue
+            was_accepted = depth < len(token_ids) and proposal.token_ids[node] == token_ids[depth]
+            key = _key(depth, prob)
+            self._accepted[key] = self._accepted.get(key, 0.0) * _FORGET + float(was_accepted)
             self._weights[key] = self._weights.get(key, 0.0) * _FORGET + 1.0
+            if was_accepted:
+                path.add(node)
 
-    def _chance(self, place: int, prob: float) -> float:
-        key = _key(place, prob)
+    def _chance(self, depth: int, prob: float) -> float:
+        key = _key(depth, prob)
         accepted = self._accepted.get(key, 0.0) + _PRIOR_WEIGHT * prob
         return accepted / (self._weights.get(key, 0.0) + _PRIOR_WEIGHT)
 
 
-def _probs(proposal: Proposal) -> Sequence[float]:
-    if proposal.probs is not None:
-        return proposal.probs
-    return [_UNKNOWN_PROBS[len(proposal) > _SHORT]] * len(proposal)
+def _nodes(proposal: Proposal) -> Iterator[tuple[int, int, float]]:
+    """(depth, parent, probability) of each node; a first guess where the drafter has none."""
+    depths: list[int] = []
+    for node, parent in enumerate(proposal.parents):
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        prob = _UNKNOWN_PROB if proposal.probs is None else proposal.probs[node]
+        yield depths[-1], parent, prob
 
 
-def _key(place: int, prob: float) -> tuple[int, int]:
-    return min(place, _POSITIONS - 1), min(int(prob * _BUCKETS), _BUCKETS - 1)
+def _key(depth: int, prob: float) -> tuple[int, int]:
+    return min(depth, _POSITIONS - 1), min(int(prob * _BUCKETS), _BUCKETS - 1)
