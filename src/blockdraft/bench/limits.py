@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from blockdraft import _native
+from blockdraft.session.costs import cpu_name
 from blockdraft.weights.gguf import GGUFFile
 
 __all__ = ["Limits", "Machine", "Work", "describe_machine", "measure_limits", "read_work"]
@@ -92,7 +93,7 @@ def measure_limits(num_threads: int) -> Limits:
 def describe_machine() -> Machine:
     """Processor, cores and versions of this machine."""
     return Machine(
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cores=len(os.sched_getaffinity(0)),
         isa=tuple(_native.isa_names()),
         system=f"{platform.system()} {platform.release()}",
@@ -116,13 +117,3 @@ def read_work(path: Path) -> Work:
     if head is None:
         return Work(weight_bytes, body_macs, 0)
     return Work(weight_bytes + head.nbytes, body_macs, head.rows * head.cols)
-
-
-def _cpu_name() -> str:
-    # The only name of the processor that Linux gives without running a program.
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line)
-    return next(names, platform.machine())
