@@ -63,10 +63,11 @@ struct Part {
 };
 
 // How far ahead weights are asked for: processors do not prefetch across a 4 KB page by themselves.
-inline constexpr int kPrefetchBytes = 1024;
+inline constexpr int kPrefetchBytes = BD_ISA == 1 ? 2048 : 1024;
 
-// Few rows are bound by memory, and one stream of reads does not fill it: they take several tiles side by side.
-inline constexpr int kFewRows = BD_ISA > 0 ? 4 : 0, kSideBySide = 4;
+// Few rows are bound by memory, and one stream of reads does not fill it: they take several tiles side by side. With the
+// 16 registers of AVX2 that costs more than it brings.
+inline constexpr int kFewRows = BD_ISA == 2 ? 4 : 0, kSideBySide = 4;
 
 // Rows [row, row + MB) of one row block against T tiles that start `tile_bytes` apart; acc[t * MB + m].
 template <int Type, int MB, int T>

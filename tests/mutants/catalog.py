@@ -34,11 +34,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A named change; ``about`` says which promise it breaks."""
+    """A named change; ``about`` says which promise it breaks.
+
+    ``isa`` is the instruction set that it changes alone; a machine without it cannot tell.
+    """
 
     name: str
     about: str
     edits: tuple[Edit, ...]
+    isa: str | None = None
 
 
 MATMUL, ATTENTION = "matmul.inl", "attention.inl"
@@ -232,7 +236,7 @@ _HALF_CHUNKS_FOR_WINDOWS = (
 
 MUTANTS = (
     Mutant("size-switch", "a kernel of 8 rows rounds otherwise", _size_switch("MB >= 8")),
-    Mutant("tile-switch", "tiles side by side round otherwise", _size_switch("T > 1")),
+    Mutant("tile-switch", "tiles side by side round otherwise", _size_switch("T > 1"), "avx512"),
     Mutant("split-k-of-one-row", "a row on its own is summed in two parts", _SPLIT_K_OF_ONE_ROW),
     Mutant("split-k-everywhere", "every float product in two parts", _SPLIT_K_EVERYWHERE),
     Mutant("chunks-from-query", "attention chunks relative to the query", _CHUNKS_FROM_QUERY),

@@ -24,6 +24,9 @@ __all__ = ["Controller"]
 _FIRST_GAIN, _FIRST_NODES = 1.5, 4.0
 """What a network is expected to do before it has been seen: accepted drafts, verified ones."""
 
+_PLAIN_EVERY = 32
+"""Rounds with drafts before a plain one, which tells what plain decoding costs now."""
+
 _MEMORY = 0.85
 """What a sequence's mean gain keeps of itself at each round with the network."""
 
@@ -100,6 +103,7 @@ class Controller:
         self._pending: dict[int, _Choice] = {}
         self._calibrations: dict[tuple[str, bool], Calibration] = {}
         self._proposed_s = 0.0
+        self._since_plain = 0
 
     @property
     def cache_layout(self) -> KVLayout | None:
@@ -121,6 +125,8 @@ class Controller:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """The proposals that give the most tokens per second together."""
+        if self._since_plain >= _PLAIN_EVERY:
+            return self._proposed([_Choice("", NO_DRAFTS, Calibration()) for _ in tasks], tasks)
         choices = self._at_hand(tasks)
         sunk_s = 0.0
         if self._network is not None and self._wants_network(self._network, tasks, choices):
@@ -131,12 +137,11 @@ class Controller:
         chances = [choice.chances for choice in choices]
         nodes = choose_nodes(chances, self._costs, sunk_s=sunk_s)
         self._write_trace("nodes", {"chances": chances, "sunk_s": sunk_s}, nodes)
-        self._pending = {
-            task.sequence_id: replace(choice, proposal=nodes_kept(choice.proposal, kept))
-            for task, choice, kept in zip(tasks, choices, nodes, strict=True)
-        }
-        self._proposed_s = self._clock()
-        return [choice.proposal for choice in self._pending.values()]
+        kept = [
+            replace(choice, proposal=nodes_kept(choice.proposal, kept))
+            for choice, kept in zip(choices, nodes, strict=True)
+        ]
+        return self._proposed(kept, tasks)
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Learn from the round, and let the drafters see it."""
@@ -148,6 +153,15 @@ class Controller:
         self._pending.clear()
         for drafter in self._drafters:
             drafter.observe(rows)
+
+    def _proposed(self, choices: Sequence[_Choice], tasks: Sequence[DraftTask]) -> list[Proposal]:
+        self._pending = {
+            task.sequence_id: choice for task, choice in zip(tasks, choices, strict=True)
+        }
+        is_plain = not any(choice.proposal for choice in choices)
+        self._since_plain = 0 if is_plain else self._since_plain + 1
+        self._proposed_s = self._clock()
+        return [choice.proposal for choice in choices]
 
     def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
         """For each task the best of what costs nothing."""
