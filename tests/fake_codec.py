@@ -1,6 +1,6 @@
 """A tokenizer of 48 characters, for tests of what lies above one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from blockdraft.session.prompt import ChatTemplate, Message
 
@@ -41,7 +41,14 @@ class FakeTemplate:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """The turns one after another."""
         turns = "".join(f"<{turn['role']}>{turn['content']}" for turn in messages)
         return self._prefix + turns + ("<model>" if add_generation_prompt else "")
@@ -52,6 +59,7 @@ class FakeCodec:
 
     def __init__(self, *, has_template: bool = False, template_writes_bos: bool = False) -> None:
         self.bos_id: int | None = 0
+        self.vocab_size = len(ALPHABET)
         self.eos_ids = frozenset({1})
         self.chat_template: ChatTemplate | None = None
         if has_template:
@@ -65,3 +73,15 @@ class FakeCodec:
     def stream_decoder(self) -> FakeDecoder:
         """A fresh decoder."""
         return FakeDecoder()
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """One character per id."""
+        return text_of([idx for idx in token_ids if not (skip_special and idx in (0, 1))])
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The character of an id."""
+        return ALPHABET[token_id].encode()
+
+    def is_special(self, token_id: int) -> bool:
+        """The first and the last token of a text."""
+        return token_id in (0, 1)

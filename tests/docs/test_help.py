@@ -1,8 +1,11 @@
 """Flags are frozen: scripts of users depend on them, so a change here is a decision."""
 
+import argparse
+
 import pytest
 
 from blockdraft.cli import COMMANDS, command_parser, main
+from blockdraft.cli.train import STEPS
 
 MODEL = {"-m", "--model"}
 ENGINE = {"-c", "--ctx-size", "-t", "--threads", "--isa"}
@@ -26,29 +29,81 @@ SAMPLING = {
 DRAFTER = {"-md", "--model-draft", "--spec-draft-model"}
 DRAFT = DRAFTER | {
     "--spec-type",
+    "--spec-policy",
     "--spec-draft-n-max",
+    "--spec-draft-tree",
     "--spec-draft-p-min",
-    "--show-draft",
-    "--no-show-draft",
+    "--spec-suffix-cache",
+    "--spec-trace",
 }
+SHOW_DRAFT = {"--show-draft", "--no-show-draft"}
 SYSTEM = {"-sys", "--system-prompt"}
+OUTPUT = {"-o", "--output"}
+THREADS = {"-t", "--threads"}
+CORPUS = {"--prompts", "--hold-out", "--exclude-source", "--limit", "--max-tokens", "--seed"}
 FLAGS = {
     "run": {"-f", "--file", "--raw", "--json", "--compare"}
     | MODEL
     | ENGINE
     | DRAFT
+    | SHOW_DRAFT
     | SAMPLING
     | SYSTEM,
-    "chat": MODEL | ENGINE | DRAFT | SAMPLING | SYSTEM,
+    "chat": MODEL | ENGINE | DRAFT | SHOW_DRAFT | SAMPLING | SYSTEM,
+    "serve": MODEL
+    | ENGINE
+    | DRAFT
+    | SAMPLING
+    | {"-a", "--alias", "-np", "--parallel", "--queue", "--cache-mib", "--host", "--port"}
+    | {"--api-key", "--no-api-key", "--cors-origin", "--allowed-host"},
     "inspect": {"-c", "--ctx-size", "--json"} | DRAFTER,
     "perplexity": {"-f", "--file"} | MODEL | ENGINE,
     "pull": {"--print-path"},
     "models": set(),
-    "train": set(),
-    "quantize": {"--type", "-o", "--output"} | MODEL,
-    "export": {"-o", "--output", "--dtype"} | MODEL,
+    "train": MODEL
+    | OUTPUT
+    | CORPUS
+    | THREADS
+    | {"--hours", "--steps", "--type", "--dtype", "--device", "--resume"},
+    "quantize": {"--type"} | OUTPUT | MODEL,
+    "export": {"--dtype"} | OUTPUT | MODEL,
     "bench": set(),
 }
+BENCH_SPEED = (
+    MODEL | THREADS | DRAFT | {"--isa", "--json", "--prompts", "--max-tokens", "--repeats"}
+)
+# Those of `train fit` are settings of the training, not yet a promise.
+TRAIN_FLAGS = {
+    "corpus": MODEL
+    | OUTPUT
+    | CORPUS
+    | THREADS
+    | {"--mix", "--max-prompt-tokens", "--greedy-share", "--temp", "--parallel", "--shard-answers"}
+    | {"--isa"},
+    "eval": MODEL
+    | {"-md", "--model-draft", "--prompts", "--bench-data", "--max-tokens", "--spec-draft-n-max"}
+    | {"--timed", "--repeats", "--isa", "--json"}
+    | THREADS,
+    "export": MODEL | OUTPUT | {"--type", "--corpus", "--prompts", "--evaluation"},
+}
+
+
+@pytest.mark.parametrize("name", TRAIN_FLAGS)
+def test_flags_of_training_steps_are_frozen(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    STEPS[name].add_arguments(parser)
+    found = {flag for action in parser._actions for flag in action.option_strings}
+    assert found == TRAIN_FLAGS[name] | {"-h", "--help"}
+    assert all(action.help for action in parser._actions)
+
+
+def test_flags_of_bench_speed_are_frozen() -> None:
+    (commands,) = (each for each in command_parser("bench")._actions if each.dest == "what")
+    assert commands.choices is not None
+    parser = dict(commands.choices)["speed"]
+    found = {flag for action in parser._actions for flag in action.option_strings}
+    assert found == BENCH_SPEED | {"-h", "--help"}
+    assert all(action.help for action in parser._actions)
 
 
 def test_commands_are_frozen() -> None:

@@ -173,8 +173,7 @@ REQUESTS = st.builds(
     num_drafts=st.integers(1, 7),
     requests=st.lists(REQUESTS, min_size=1, max_size=4),
     stop_at=st.integers(0, 24),
-    max_rows=st.sampled_from([64, 17]),
-    tree_nodes=st.sampled_from([0, 0, 9]),
+    rows_and_nodes=st.sampled_from([(64, 0), (17, 0), (64, 9), (17, 9)]),
 )
 def test_any_requests_together(
     pairs: dict[str, Pair],
@@ -183,10 +182,10 @@ def test_any_requests_together(
     num_drafts: int,
     requests: list[Request],
     stop_at: int,
-    max_rows: int,
-    tree_nodes: int,
+    rows_and_nodes: tuple[int, int],
 ) -> None:
     """Prompts are cut where a pass is full; the first request meets a stop token."""
+    max_rows, tree_nodes = rows_and_nodes
     pair = pairs[arch]
     written = pair.plain(requests[0]).output
     if stop_at < len(written):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Request
 from blockdraft.models.target import TargetModel, load_target
-from blockdraft.speculative import Drafter, NgramDrafter
+from blockdraft.speculative import Drafter, NgramDrafter, SuffixDrafter
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.rounds import History, assert_identical, histories
 
@@ -21,7 +21,8 @@ TinyModel = Callable[..., Path]
 MODELS = {"llama": "Q4_0", "gemma3": "Q8_0"}
 TEMPERATURES = (0.0, 0.7, 1.0)
 BLOCKS = (1, 3, 7, 15)
-NAMES = [*DRAFTERS, "ngram"]
+LOOKED_UP = {"ngram": NgramDrafter, "suffix": SuffixDrafter}
+NAMES = [*DRAFTERS, *LOOKED_UP]
 NUM_TOKENS = 48
 
 
@@ -47,8 +48,8 @@ class Plain:
     def drafter(
         self, name: str, num_drafts: int, arch: str, requests: list[Request], *, seed: int = 0
     ) -> Drafter:
-        if name == "ngram":
-            return NgramDrafter(num_drafts)
+        if name in LOOKED_UP:
+            return LOOKED_UP[name](num_drafts)
         answers = [self.history(arch, request).token_ids for request in requests]
         vocab_size = self.target(arch).config.vocab_size
         return ScriptedDrafter(

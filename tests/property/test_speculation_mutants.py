@@ -76,7 +76,9 @@ def rejected_rows_stay(num_pending: int, gain: Gain | None) -> Sequence[int]:
     return [*kept[:-1], kept[-1] + 1] if gain is not None and len(kept) > 1 else kept
 
 
-def stops_at_the_end(self: SequenceState, proposal: Proposal, verdict: Verdict) -> Gain:
+def stops_at_the_end(
+    self: SequenceState, proposal: Proposal, verdict: Verdict, logits: object = None
+) -> Gain:
     """Only the last token of a round is compared with the stop tokens."""
     written: list[int | None] = []
     reason: Any = None

@@ -102,11 +102,11 @@ class TestGains:
         runs = [run_of("a-1", 1, 1, tau=2), run_of("a-2", 1, 1, tau=1)]
         loop = run_of("a-3", 1, 1, tau=5, is_loop=True)
         found = summarize([*runs, loop])
-        assert found.tau == pytest.approx(20 / 15)
-        assert found.acceptance_rate == pytest.approx(5 / 20)
-        assert found.accepted_by_position == pytest.approx((1, 0, 0, 0))
+        assert found.acceptance.tau == pytest.approx(20 / 15)
+        assert found.acceptance.rate == pytest.approx(5 / 20)
+        assert found.acceptance.by_position == pytest.approx((1, 0, 0, 0))
         assert (found.num_loops, found.num_prompts) == (1, 3)
-        assert summarize([loop]).tau is None
+        assert summarize([loop]).acceptance.tau is None
 
     def test_a_round_is_split_into_draft_verify_and_other(self) -> None:
         found = summarize([run_of("a-1", 1.0, 0.1)])
@@ -120,7 +120,7 @@ class TestGains:
         }
         found = average(groups)
         assert found.speedup == pytest.approx(3.0)
-        assert found.tau == pytest.approx(3.5)
+        assert found.acceptance.tau == pytest.approx(3.5)
         assert (found.speedup_low, found.speedup_high) == pytest.approx((3.0, 3.0))
         assert (found.num_identical, found.num_prompts, found.num_loops) == (7, 7, 1)
 
@@ -161,6 +161,13 @@ class TestCommand:
         shown = capsys.readouterr().out
         assert "ngram, B 4, K 3" in shown
         assert "a round: draft" in shown
+
+    def test_earlier_answers_are_refused(
+        self, tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        line = ["bench", "speed", "-m", str(tiny_model()), "--spec-type", "suffix"]
+        assert main([*line, "--spec-suffix-cache", "f"]) == 2
+        assert "--spec-suffix-cache would know the answers" in capsys.readouterr().err
 
     def test_drafts_must_be_on(self, tiny_model: TinyModel, prompts: Path) -> None:
         with pytest.raises(ConfigError, match="drafts nothing"):

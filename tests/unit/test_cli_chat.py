@@ -226,6 +226,7 @@ class TestCommand:
         settings = {
             "num_threads": None,
             "ctx_size": 50,
+            "max_cache_bytes": None,
             "isa": None,
             "drafting": DraftConfig(),
             "cache_dir": None,

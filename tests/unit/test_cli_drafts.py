@@ -13,6 +13,7 @@ from blockdraft.cli import main
 from blockdraft.cli.colour import painter, why_no_colour
 from blockdraft.cli.sessions import show_stats
 from blockdraft.config import DraftConfig
+from blockdraft.errors import ConfigError
 from blockdraft.session import Result, TextChunk, Timings
 from blockdraft.speculative import Proposal, RoundCounter
 from tests.fake_session import FakeSession
@@ -47,12 +48,32 @@ class TestFlags:
         [
             (["--draft-max", "4"], "use --spec-draft-n-max"),
             (["--draft-p-min", "0.5"], "use --spec-draft-p-min"),
-            (["--spec-type", "eagle"], "'eagle' (choose from 'none', 'ngram', 'dflash')"),
-            (["--spec-type", "dflash"], "spec_type is dflash, but no drafter is given"),
+            (["--spec-type", "eagle"], "'eagle' (choose from 'none', 'ngram', 'suffix', 'dflash')"),
+            (["-md", "none", "--spec-type", "dflash"], "which -md none turns off"),
             (["-md", "x", "--spec-type", "ngram"], "ngram, which does not use the drafter x"),
-            (["--spec-draft-p-min", "0.5"], "drafts of ngram have no probability"),
+            (["-md", "x", "--spec-type", "suffix"], "suffix, which does not use the drafter x"),
+            (["--spec-suffix-cache", "f"], "is f, but spec_type is not given; only suffix looks"),
+            (["--spec-type", "ngram", "--spec-suffix-cache", "f"], "but spec_type is ngram; only"),
+            (["-md", "none", "--spec-draft-p-min", "0.5"], "drafts of ngram have no probability"),
             (["-md", "x", "--spec-draft-p-min", "2"], "draft_p_min is 2.0; it must be in [0, 1]"),
             (["--spec-draft-n-max", "0"], "draft_n_max is 0; it must be in [1, 63]"),
+            (["--spec-type", "ngram,eagle"], "invalid choice: 'eagle' (choose from 'none', 'ng"),
+            (["--spec-type", "ngram,"], "invalid choice: '' (choose from 'none', 'ngram', 'suf"),
+            (["--spec-type", "none,ngram"], "is none,ngram; it must be none alone, or some others"),
+            (["--spec-type", "ngram,ngram"], "is ngram,ngram; it must be without repetitions"),
+            (
+                ["--spec-type", "dflash,draft-dflash"],
+                "is dflash,dflash; it must be without repetitions",
+            ),
+            (["-md", "none", "--spec-type", "ngram,dflash"], "which -md none turns off"),
+            (["-md", "x", "--spec-type", "ngram,suffix"], "does not use the drafter x"),
+            (
+                ["--spec-policy", "fixed", "--spec-type", "ngram,dflash"],
+                "the policy is fixed, which takes one spec_type, and spec_type is ngram,dflash",
+            ),
+            (["--spec-policy", "slow"], "invalid choice: 'slow'"),
+            (["--spec-draft-tree", "-1"], "draft_tree is -1; it must be in [0, 63]"),
+            (["--spec-draft-tree", "64"], "draft_tree is 64; it must be in [0, 63]"),
             (["--compare", "--spec-type", "none"], "--compare needs drafts"),
         ],
     )
@@ -67,6 +88,15 @@ class TestFlags:
         ("flags", "expected"),
         [
             ([], DraftConfig()),
+            (["-md", "auto"], DraftConfig()),
+            (["--spec-type", "dflash"], DraftConfig("dflash")),
+            (["-md", "none"], DraftConfig("ngram")),
+            (["--spec-type", "suffix"], DraftConfig("suffix")),
+            (
+                ["--spec-type", "suffix", "--spec-suffix-cache", "f", "--spec-draft-p-min", "0.3"],
+                DraftConfig("suffix", draft_p_min=0.3, suffix_cache="f"),
+            ),
+            (["-md", "none", "--spec-type", "none"], DraftConfig("none")),
             (["--spec-type", "none", "-md", "x"], DraftConfig("none", "x")),
             (["-md", "x"], DraftConfig(drafter="x")),
             (["--model-draft", "x", "--spec-type", "dflash"], DraftConfig("dflash", "x")),
@@ -76,6 +106,11 @@ class TestFlags:
                 ["-md", "x", "--spec-draft-n-max", "5", "--spec-draft-p-min", "0.3"],
                 DraftConfig(drafter="x", draft_n_max=5, draft_p_min=0.3),
             ),
+            (["--spec-type", "suffix,draft-dflash"], DraftConfig("suffix,dflash")),
+            (["--spec-policy", "fixed"], DraftConfig(policy="fixed")),
+            (["--spec-draft-tree", "0"], DraftConfig(draft_tree=0)),
+            (["--spec-draft-tree", "63"], DraftConfig(draft_tree=63)),
+            (["--spec-trace", "t"], DraftConfig(trace="t")),
         ],
     )
     def test_flags_arrive(
@@ -85,18 +120,41 @@ class TestFlags:
         assert session.loads[0][1]["drafting"] == expected
 
     @pytest.mark.parametrize(
-        ("spec_type", "drafter", "kind"),
+        ("spec_type", "drafter", "auto", "fixed"),
         [
-            (None, None, "ngram"),
-            (None, "x", "dflash"),
-            ("none", "x", "none"),
-            ("dflash", "x", "dflash"),
+            ("ngram", None, ("ngram",), ("ngram",)),
+            ("suffix", None, ("suffix",), ("suffix",)),
+            ("none", None, (), ()),
+            (None, "x", ("ngram", "dflash"), ("dflash",)),
+            ("none", "x", (), ()),
+            ("dflash", "x", ("dflash",), ("dflash",)),
         ],
     )
     def test_the_drafter_decides_what_no_flag_does(
-        self, spec_type: str | None, drafter: str | None, kind: str
+        self,
+        spec_type: str | None,
+        drafter: str | None,
+        auto: tuple[str, ...],
+        fixed: tuple[str, ...],
     ) -> None:
-        assert DraftConfig(spec_type, drafter).kind == kind
+        assert DraftConfig(spec_type, drafter).kinds == auto
+        assert DraftConfig(spec_type, drafter, policy="fixed").kinds == fixed
+
+    @pytest.mark.parametrize("policy", ["auto", "fixed"])
+    def test_the_target_decides_what_nothing_else_does(self, policy: str) -> None:
+        asked = DraftConfig(policy=policy)
+        assert asked.is_open
+        assert asked.settled("x") == DraftConfig(drafter="x", policy=policy)
+        assert asked.settled(None) == DraftConfig("ngram", policy=policy)
+        asked = DraftConfig("dflash", policy=policy)
+        assert asked.settled("x") == DraftConfig("dflash", "x", policy=policy)
+        with pytest.raises(ConfigError, match="no drafter is given, and none comes with"):
+            asked.settled(None)
+
+    def test_a_drafter_that_is_given_leaves_nothing_open(self) -> None:
+        for asked in (DraftConfig(drafter="x"), DraftConfig("dflash", "x")):
+            assert not asked.is_open
+            assert asked.settled("y") is asked
 
     def test_bench_takes_a_drafter(self, tiny_model: Callable[..., Path], capsys: Output) -> None:
         model = str(tiny_model())

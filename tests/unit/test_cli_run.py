@@ -136,6 +136,7 @@ class TestFlags:
         settings = {
             "num_threads": None,
             "ctx_size": None,
+            "max_cache_bytes": None,
             "isa": None,
             "drafting": DraftConfig(),
             "cache_dir": None,
@@ -160,6 +161,7 @@ class TestFlags:
         settings = {
             "num_threads": 2,
             "ctx_size": 64,
+            "max_cache_bytes": None,
             "isa": "scalar",
             "drafting": DraftConfig("ngram", draft_n_max=3),
             "cache_dir": None,

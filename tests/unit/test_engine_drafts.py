@@ -157,13 +157,23 @@ def test_features_are_those_of_the_rows_that_stay() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"spec_type": "eagle"}, "spec_type is eagle; it must be one of none, ngram, dflash"),
+        ({"spec_type": "eagle"}, "eagle; it must be one of none, ngram, suffix, dflash"),
         ({"draft_n_max": 0}, "draft_n_max is 0"),
         ({"draft_n_max": 64}, r"draft_n_max is 64; it must be in \[1, 63\]"),
-        ({"spec_type": "dflash"}, "spec_type is dflash, but no drafter is given"),
         ({"spec_type": "ngram", "drafter": "d.gguf"}, "ngram, which does not use the drafter d.g"),
+        ({"spec_type": "suffix", "drafter": "d.gguf"}, "suffix, which does not use the drafter d"),
+        ({"suffix_cache": "f"}, "suffix_cache is f, but spec_type is not given; only suffix"),
         ({"drafter": "d.gguf", "draft_p_min": 1.5}, r"draft_p_min is 1.5; it must be in \[0, 1\]"),
-        ({"draft_p_min": 0.5}, "draft_p_min is 0.5, but drafts of ngram have no probability"),
+        ({"spec_type": "ngram", "draft_p_min": 0.5}, "is 0.5, but drafts of ngram have no prob"),
+        ({"spec_type": ""}, "spec_type is ; it must be one of none, ngram, suffix, dflash"),
+        ({"spec_type": "ngram,eagle,owl"}, "spec_type is eagle,owl; it must be one of none"),
+        ({"spec_type": "ngram,none"}, "is ngram,none; it must be none alone, or some others"),
+        ({"spec_type": "ngram,suffix,ngram"}, "ngram,suffix,ngram; it must be without repet"),
+        ({"spec_type": "ngram,suffix", "drafter": "d"}, "which does not use the drafter d"),
+        ({"spec_type": "ngram,suffix", "policy": "fixed"}, "takes one spec_type, .* ngram,suffix"),
+        ({"policy": "slow"}, "policy is slow; it must be auto or fixed"),
+        ({"draft_tree": -1}, r"draft_tree is -1; it must be in \[0, 63\]"),
+        ({"draft_tree": 64}, r"draft_tree is 64; it must be in \[0, 63\]"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -1,7 +1,9 @@
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import metadata, requires, version
 from pathlib import Path
 
@@ -58,6 +60,7 @@ def test_developer_tools_are_pinned_as_in_the_constraints() -> None:
 
 def test_importing_the_library_imports_no_oracle() -> None:
     oracles = {"dflash", "gguf", "llama_cpp", "scipy", "torch", "transformers", "xllamacpp"}
+    oracles |= {"matplotlib"}
     program = (
         "import sys, blockdraft; blockdraft.Session; blockdraft.SamplingParams;"
         f" print(*({oracles!r} & set(sys.modules)))"
@@ -87,3 +90,28 @@ def test_cmake_refuses_other_machines_by_name(tmp_path: Path) -> None:
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode != 0
     assert "this is Linux on riscv64" in " ".join(run.stderr.split())
+
+
+def test_wheels_bring_shipped_drafters(tmp_path: Path) -> None:
+    """The package's files alone, with a drafter, through the real settings; nothing is compiled."""
+    pytest.importorskip("scikit_build_core", reason="needs the build tools")
+    for name in ("pyproject.toml", ".gitignore", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    package = tmp_path / "src" / "blockdraft"
+    shutil.copytree(ROOT / "src" / "blockdraft" / "assets", package / "assets")
+    (package / "__init__.py").touch()
+    (package / "assets" / "some.gguf").write_bytes(b"GGUF")
+    program = (
+        "from scikit_build_core.build import build_wheel;"
+        f"print(build_wheel({str(tmp_path / 'dist')!r}, {{'wheel.cmake': 'false'}}))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {
+            "blockdraft/assets/drafters.json",
+            "blockdraft/assets/index.py",
+            "blockdraft/assets/some.gguf",
+        } <= set(archive.namelist())

@@ -8,7 +8,7 @@ from blockdraft.config import SamplingParams
 from blockdraft.engine import Engine, Request
 from blockdraft.engine.sampling import SampleRow
 from blockdraft.errors import CapacityError, ConfigError
-from blockdraft.session import Result, Session
+from blockdraft.session import AnswerSettings, Result, Session
 from tests.fake_codec import ALPHABET, FakeCodec, text_of
 from tests.fake_target import FakeSampler, FakeTarget
 
@@ -212,3 +212,31 @@ def test_result_has_the_keys_that_others_read() -> None:
         "prompt_tokens", "prompt_s", "predicted_tokens", "predicted_s", "tokens_per_s", "ttft_s"
     ]  # fmt: skip
     assert found["token_ids"] == [ALPHABET.index("a"), ALPHABET.index("b")]
+
+
+def test_an_error_of_a_rule_is_raised_at_its_place_in_the_text() -> None:
+    def rule(output: NDArray[np.int32]) -> NDArray[np.uint32]:
+        if len(output) == 3:
+            raise LookupError("a rule failed")
+        return np.full(2, 2**32 - 1, np.uint32)
+
+    session = session_of("hello$")
+    other = session.stream("a", params=PARAMS)
+    stream = session.start([0, 3], AnswerSettings(PARAMS, token_rule=rule))
+    assert [next(stream).text for _ in "hel"] == list("hel")
+    with pytest.raises(LookupError):
+        next(stream)
+    assert stream.result.finish_reason == "failed"
+    assert "".join(chunk.text for chunk in other) == "hello"
+
+
+def test_drained_pieces_run_nothing() -> None:
+    session = session_of("hello$")
+    stream = session.start([0, 3], AnswerSettings(PARAMS, num_logprobs=1))
+    assert stream.drain() == []
+    while not stream.has_ended:
+        session.advance()
+    chunks = stream.drain()
+    assert "".join(chunk.text for chunk in chunks) == "hello"
+    assert [len(chunk.logprobs) for chunk in chunks] == [1] * 5
+    assert list(stream) == []

@@ -53,7 +53,7 @@ def load(target: Path, *settings: Any, **options: Any) -> Session:
 
 @pytest.mark.parametrize("kind", ["folder", "gguf"])
 def test_a_session_drafts_with_a_file(target: Path, drafters: dict[str, Path], kind: str) -> None:
-    session = load(target, None, str(drafters[kind]))
+    session = load(target, None, str(drafters[kind]), policy="fixed")
     found = session.generate(PROMPT, params=HOT, max_tokens=30)
     plain = load(target, "none").generate(PROMPT, params=HOT, max_tokens=30)
     assert (found.text, found.token_ids) == (plain.text, plain.token_ids)
@@ -90,12 +90,12 @@ def test_drafts_may_be_turned_off(target: Path, drafters: dict[str, Path]) -> No
 
 
 def test_settings_reach_the_drafter(target: Path, drafters: dict[str, Path]) -> None:
-    few = load(target, None, str(drafters["folder"]), draft_n_max=2)
+    few = load(target, None, str(drafters["folder"]), policy="fixed", draft_n_max=2)
     stats = few.generate(PROMPT, params=HOT, max_tokens=20).stats
     assert stats is not None
     assert stats.block_size == 3
     assert len(stats.proposed_by_position) == 2
-    sure = load(target, None, str(drafters["folder"]), draft_p_min=0.5)
+    sure = load(target, None, str(drafters["folder"]), policy="fixed", draft_p_min=0.5)
     stats = sure.generate(PROMPT, params=HOT, max_tokens=20).stats
     assert stats is not None
     assert stats.num_drafted == 0  # no draft of so hot a walk is that probable
@@ -203,7 +203,7 @@ def run_json(target: Path, drafter: Path, capsys: Output, *flags: str) -> dict[s
 def test_json_has_the_gains_of_a_network(
     name: str | None, target: Path, drafters: dict[str, Path], capsys: Output
 ) -> None:
-    flags = [] if name is None else ["--spec-type", name]
+    flags = ["--spec-policy", "fixed"] + ([] if name is None else ["--spec-type", name])
     found = run_json(target, drafters["gguf"], capsys, *flags)["speculation"]
     assert list(found) == [
         "type", "tau", "acceptance_rate", "rounds", "accepted_by_position", "block_size"
@@ -231,14 +231,17 @@ def test_compare_finds_tokens_identical(
     target: Path, drafters: dict[str, Path], capsys: Output
 ) -> None:
     for drafter in drafters.values():
-        report = run_json(target, drafter, capsys, "--compare")
-        assert report["identical"] is True
-        assert report["drafted"]["speculation"]["type"] == "dflash"
+        for policy, type_name in (("auto", "ngram+dflash"), ("fixed", "dflash")):
+            report = run_json(target, drafter, capsys, "--compare", "--spec-policy", policy)
+            assert report["identical"] is True
+            assert report["drafted"]["speculation"]["type"] == type_name
 
 
 def test_the_line_after_an_answer_names_block_and_drafts(
     target: Path, drafters: dict[str, Path], capsys: Output
 ) -> None:
     line = ["run", PROMPT, "-m", str(target), "-md", str(drafters["dflash"]), "-t", "1", "-n", "9"]
-    assert main([*line, "--spec-draft-n-max", "2"]) == 0
+    assert main([*line, "--spec-policy", "fixed", "--spec-draft-n-max", "2"]) == 0
     assert ", B 3, K 2" in capsys.readouterr().err
+    assert main(line) == 0
+    assert ", B 16, K 15" in capsys.readouterr().err

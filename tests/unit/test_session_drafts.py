@@ -1,11 +1,14 @@
 """Text over rounds of several tokens: stop strings, chunks and counters as in plain decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blockdraft.config import SamplingParams
+from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.engine import Engine
+from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.session import Result, Session
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.fake_codec import ALPHABET, FakeCodec, text_of
@@ -112,3 +115,35 @@ def test_an_answer_may_be_written_without_drafts() -> None:
     session = session_of("abcdefgh$", "oracle")
     result = session.generate("a", params=PARAMS, draft=False)
     assert (result.text, result.stats) == ("abcdefgh", None)
+
+
+class TestSuffix:
+    """A session that looks into what it wrote before."""
+
+    def ask(self, model: Path, **settings: Any) -> Result:
+        drafting = DraftConfig("suffix", policy="fixed", **settings)
+        session = Session.load(model, num_threads=1, ctx_size=128, drafting=drafting)
+        return session.generate(
+            "the way", params=SamplingParams(temperature=0, seed=0), max_tokens=40
+        )
+
+    def test_earlier_answers_make_the_next_one_faster(
+        self, tiny_model: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        model, cache = tiny_model(), str(tmp_path / "cache")
+        plain = self.ask(model)
+        first, second = (self.ask(model, suffix_cache=cache) for _ in range(2))
+        assert plain.token_ids == first.token_ids == second.token_ids
+        rounds = [one.stats.num_rounds for one in (plain, first, second) if one.stats is not None]
+        assert rounds[0] == rounds[1] > rounds[2]
+
+    def test_answers_of_another_vocabulary_are_refused(
+        self, tiny_model: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        cache = tmp_path / "cache"
+        self.ask(tiny_model(), suffix_cache=str(cache))
+        with pytest.raises(ConfigError, match=f"^{cache}: has answers in a vocabulary of"):
+            self.ask(tiny_model("gemma3", "Q8_0"), suffix_cache=str(cache))
+        cache.write_bytes(b"nonsense")
+        with pytest.raises(FileFormatError, match=f"^{cache}: is no suffix cache"):
+            self.ask(tiny_model(), suffix_cache=str(cache))

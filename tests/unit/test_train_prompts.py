@@ -23,8 +23,8 @@ def test_every_key_is_read(name: str, tmp_path: Path) -> None:
     spec = write(tmp_path / name, line | {"turns": ["hi", "and?"]}, "", line | {"id": "b"})
     file = read_prompts(spec)
     assert file.prompts == (
-        Prompt("a", "code", "s", "hi", ("and?",)),
-        Prompt("b", "code", "s", "hi"),
+        Prompt("a", "code", "s", "hi", ("and?",), "MIT"),
+        Prompt("b", "code", "s", "hi", (), "MIT"),
     )
     assert file.name == name
     assert file.sha256 == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()

@@ -8,11 +8,11 @@ same weight. An answer that ends in a loop is counted, but not in tau and accept
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from blockdraft.bench.acceptance import Acceptance, acceptance_of, average_acceptance
 from blockdraft.speculative.stats import SpeculationStats
 
 __all__ = ["PromptRun", "Summary", "average", "ends_in_a_loop", "summarize"]
@@ -77,9 +77,7 @@ class Summary:
         speedup: The second over the first.
         speedup_low: Lower end of the interval.
         speedup_high: Upper end.
-        tau: Mean acceptance length; None when every answer is a loop.
-        acceptance_rate: Accepted over drafted; the same.
-        accepted_by_position: The same by position, from 1.
+        acceptance: Of the answers that do not end in a loop.
         round_ms: Milliseconds of a round: draft, verify, other.
         num_identical: Prompts whose tokens are the same both ways.
         num_loops: Prompts whose answer ends in a loop.
@@ -91,9 +89,7 @@ class Summary:
     speedup: float
     speedup_low: float
     speedup_high: float
-    tau: float | None
-    acceptance_rate: float | None
-    accepted_by_position: tuple[float, ...]
+    acceptance: Acceptance
     round_ms: dict[str, float]
     num_identical: int
     num_loops: int
@@ -107,9 +103,7 @@ class Summary:
             "speedup": self.speedup,
             "speedup_low": self.speedup_low,
             "speedup_high": self.speedup_high,
-            "tau": self.tau,
-            "acceptance_rate": self.acceptance_rate,
-            "accepted_by_position": list(self.accepted_by_position),
+            **self.acceptance.to_json(),
             "round_ms": self.round_ms,
             "identical": f"{self.num_identical}/{self.num_prompts}",
             "loops": self.num_loops,
@@ -129,19 +123,13 @@ def summarize(runs: Sequence[PromptRun]) -> Summary:
     plain_s, drafted_s = sum(run.plain_s for run in runs), sum(run.drafted_s for run in runs)
     num_tokens = sum(run.num_tokens for run in runs)
     low, high = _interval([runs])
-    stats = [run.stats for run in runs if not run.is_loop]
-    num_rounds = sum(one.num_rounds for one in stats)
-    num_drafted = sum(one.num_drafted for one in stats)
-    accepted = sum(one.num_accepted for one in stats)
     return Summary(
         plain_tokens_per_s=num_tokens / plain_s,
         drafted_tokens_per_s=num_tokens / drafted_s,
         speedup=plain_s / drafted_s,
         speedup_low=low,
         speedup_high=high,
-        tau=sum(one.num_tokens for one in stats) / num_rounds if num_rounds else None,
-        acceptance_rate=accepted / num_drafted if num_drafted else None,
-        accepted_by_position=_by_position(stats),
+        acceptance=acceptance_of([run.stats for run in runs if not run.is_loop]),
         round_ms=_round_ms([run.stats for run in runs]),
         num_identical=sum(run.is_identical for run in runs),
         num_loops=sum(run.is_loop for run in runs),
@@ -153,16 +141,13 @@ def average(groups: Mapping[str, Sequence[PromptRun]]) -> Summary:
     """The mean over categories; the interval resamples prompts within each."""
     parts = [summarize(runs) for runs in groups.values()]
     low, high = _interval(list(groups.values()))
-    columns = zip_longest(*(part.accepted_by_position for part in parts))
     return Summary(
         plain_tokens_per_s=_mean([part.plain_tokens_per_s for part in parts]),
         drafted_tokens_per_s=_mean([part.drafted_tokens_per_s for part in parts]),
         speedup=_mean([part.speedup for part in parts]),
         speedup_low=low,
         speedup_high=high,
-        tau=_mean_of_known([part.tau for part in parts]),
-        acceptance_rate=_mean_of_known([part.acceptance_rate for part in parts]),
-        accepted_by_position=tuple(_mean_of_known(column) or 0.0 for column in columns),
+        acceptance=average_acceptance([part.acceptance for part in parts]),
         round_ms={key: _mean([part.round_ms[key] for part in parts]) for key in parts[0].round_ms},
         num_identical=sum(part.num_identical for part in parts),
         num_loops=sum(part.num_loops for part in parts),
@@ -182,12 +167,6 @@ def _interval(groups: Sequence[Sequence[PromptRun]]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _by_position(stats: Sequence[SpeculationStats]) -> tuple[float, ...]:
-    proposed = [sum(k) for k in zip_longest(*(s.proposed_by_position for s in stats), fillvalue=0)]
-    kept = [sum(k) for k in zip_longest(*(s.kept_by_position for s in stats), fillvalue=0)]
-    return tuple(a / b for a, b in zip(kept, proposed, strict=True))
-
-
 def _round_ms(stats: Sequence[SpeculationStats]) -> dict[str, float]:
     num_rounds = max(sum(one.num_rounds for one in stats), 1)
     seconds = {
@@ -200,8 +179,3 @@ def _round_ms(stats: Sequence[SpeculationStats]) -> dict[str, float]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _mean(known) if known else None

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft.engine import Target
-from blockdraft.models.batching import BatchBuilder, RowSlice
 from blockdraft.errors import CapacityError
 from blockdraft.kv_cache import KVLayout, SequenceCache
+from blockdraft.models.batching import BatchBuilder, RowSlice
 
 __all__ = ["PassTimer", "draw_tokens"]
 

@@ -65,7 +65,7 @@ class SpeedReport:
         header = ["category", "plain tok/s", "drafted", "speed-up", "95 %", "tau", "accepted"]
         header += ["identical", "loops"]
         rows = [_row(name, one) for name, one in (*self.categories.items(), ("all", self.overall))]
-        shares = " ".join(f"{share:.0%}" for share in self.overall.accepted_by_position)
+        shares = " ".join(f"{share:.0%}" for share in self.overall.acceptance.by_position)
         ms = self.overall.round_ms
         return (
             f"{self.model}, {self.threads} threads, {self.isa}, {self.machine.cpu}\n"
@@ -168,8 +168,7 @@ def _row(name: str, one: Summary) -> list[str]:
         f"{one.drafted_tokens_per_s:.1f}",
         f"{one.speedup:.2f}",
         f"{one.speedup_low:.2f}-{one.speedup_high:.2f}",
-        "-" if one.tau is None else f"{one.tau:.2f}",
-        "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.0%}",
+        *one.acceptance.cells(),
         f"{one.num_identical}/{one.num_prompts}",
         f"{one.num_loops}",
     ]

@@ -19,10 +19,14 @@ __all__ = ["COMMANDS", "command_parser", "main"]
 COMMANDS = {
     "run": "write the answer to one prompt",
     "chat": "talk with a model",
+    "serve": "answer clients of the OpenAI API, many at once",
     "inspect": "show what is in a model file and the memory it needs",
     "perplexity": "measure how well a model predicts a text",
     "pull": "download and verify a model",
     "models": "list the models that have a name",
+    "train": "train a drafter for a model",
+    "quantize": "write a drafter as GGUF, in fewer bits",
+    "export": "write a drafter as a Hugging Face folder",
     "bench": "measure speed on this machine",
 }
 """Sub-commands and their one-line help; the module of the same name implements each."""

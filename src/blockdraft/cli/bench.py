@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from blockdraft.bench import decode, kernels, oracle, peers, speed, startup
+from blockdraft.bench.lock import measuring
 from blockdraft.bench.prompts import BUILTIN, load_prompts
 from blockdraft.bench.report import check_output, write_json
 from blockdraft.bench.subject import Subject
-from blockdraft.cli.options import DRAFT_HINTS, add_draft_options, add_model_option, draft_config
+from blockdraft.cli.options import (
+    DRAFT_HINTS,
+    add_draft_options,
+    add_model_option,
+    cache_dir,
+    draft_config,
+)
 from blockdraft.cli.parser import Parser, at_least
 from blockdraft.cli.terminal import find_model
 from blockdraft.errors import ConfigError
+from blockdraft.hub import default_cache_dir
 
 __all__ = ["add_arguments", "run"]
 
@@ -109,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
     if args.threads is None:
         args.threads = len(os.sched_getaffinity(0))
     subject = Subject(path, args.model, args.threads, args.isa)
-    report: _Report = args.measure(subject, args)
+    with measuring(cache_dir() or default_cache_dir()):
+        report: _Report = args.measure(subject, args)
     _notify("")
     print(report.to_text())
     if args.json is not None:
@@ -181,6 +190,10 @@ def _run_decode(subject: Subject, args: argparse.Namespace) -> _Report:
 
 
 def _run_speed(subject: Subject, args: argparse.Namespace) -> _Report:
+    if args.spec_suffix_cache is not None:
+        raise ConfigError(
+            "--spec-suffix-cache would know the answers: bench speed repeats its prompts"
+        )
     return speed.bench_speed(
         subject,
         load_prompts(args.prompts),

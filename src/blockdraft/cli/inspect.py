@@ -9,14 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from blockdraft.cli.options import add_drafter_option, cache_dir
+from blockdraft.cli.options import AUTO, NONE, add_drafter_option, cache_dir
 from blockdraft.cli.parser import Parser, at_least
 from blockdraft.cli.terminal import find_model
 from blockdraft.config import DraftConfig, DrafterConfig, ModelConfig
 from blockdraft.errors import ConfigError
 from blockdraft.kv_cache import KVLayout
 from blockdraft.models.target import MAX_ROWS
-from blockdraft.session.drafting import open_drafter
+from blockdraft.session.drafting import most_drafts, open_drafter, settle
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.gguf import GGUFFile, StringArray, ggml_type_name
 from blockdraft.weights.names import read_model_config
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         BlockdraftError: A file cannot be found or read, is not of a supported kind, or the drafter
             does not fit the model.
     """
-    info = describe(find_model(args.model), args.ctx_size, args.model_draft)
+    drafter = None if args.model_draft == NONE else args.model_draft
+    info = describe(find_model(args.model), args.ctx_size, drafter)
     if args.json:
         print(json.dumps(info))
     else:
@@ -64,7 +65,8 @@ def describe(path: Path, ctx_size: int | None, drafter: str | None = None) -> di
     Args:
         path: The model.
         ctx_size: Tokens to give the memory for; None is what the model was trained for.
-        drafter: A drafter's file, folder or ``hf:`` spec; its own memory is under ``drafter``.
+        drafter: A drafter's file, folder or ``hf:`` spec, or "auto"; its own memory is under
+            ``drafter``.
 
     Raises:
         ConfigError: ``ctx_size`` is more than the model was trained for, or the drafter is not
@@ -100,14 +102,15 @@ def describe(path: Path, ctx_size: int | None, drafter: str | None = None) -> di
             "tokenizer": _tokenizer(file),
         }
         if drafter is not None:
-            asked = DraftConfig("dflash", drafter)
+            asked = settle(DraftConfig("dflash", None if drafter == AUTO else drafter), path)
             with open_drafter(asked, file, cache_dir=cache_dir()) as drafter_file:
                 assert drafter_file is not None
-                info["drafter"] = _describe_drafter(drafter_file, context)
+                num_drafts = most_drafts(asked, drafter_file.config)
+                info["drafter"] = _describe_drafter(drafter_file, context, num_drafts)
         return info
 
 
-def _describe_drafter(file: DrafterFile, context: int) -> dict[str, Any]:
+def _describe_drafter(file: DrafterFile, context: int, num_drafts: int) -> dict[str, Any]:
     config = file.config
     return {
         "file": str(file.path),
@@ -121,7 +124,7 @@ def _describe_drafter(file: DrafterFile, context: int) -> dict[str, Any]:
         "windowed_layers": sum(config.windowed_layers),
         "own_embedding": config.own_embedding,
         "own_head": config.own_head,
-        "memory": _drafter_memory(file, context),
+        "memory": _drafter_memory(file, context, num_drafts),
     }
 
 
@@ -157,14 +160,19 @@ def _memory(file: GGUFFile, config: ModelConfig, context: int) -> dict[str, int]
     }
 
 
-def _drafter_memory(file: DrafterFile, context: int) -> dict[str, int]:
-    """What a drafter adds; embedding and head count only where the file has its own."""
+def _drafter_memory(file: DrafterFile, context: int, num_drafts: int) -> dict[str, int]:
+    """What a drafter adds; embedding and head count only where the file has its own.
+
+    Args:
+        file: The drafter.
+        context: Tokens of the context.
+        num_drafts: The most drafts of a round, which are more than a block's where they are a tree.
+    """
     config = file.config
     layout = KVLayout.from_config(config)
-    num_drafts = config.block_size - 1
     floats = MAX_ROWS * (_injection_columns(config) + _block_columns(config))
-    # Only rows of drafts have logits: the drafter's own, and as many more of the target's.
-    floats += num_drafts * (config.head_size + config.vocab_size)
+    # Only rows of drafts have logits: the drafter's own, and the target's of those it verifies.
+    floats += (config.block_size - 1) * config.head_size + num_drafts * config.vocab_size
     return {
         "weight_bytes": packed_bytes(file),
         "kv_bytes_per_token": layout.bytes_per_token,

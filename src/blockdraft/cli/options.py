@@ -5,12 +5,14 @@ import os
 from pathlib import Path
 
 from blockdraft.cli.parser import Parser, at_least
-from blockdraft.config import DRAFT_TYPES, DraftConfig, SamplingParams
+from blockdraft.config import DRAFT_POLICIES, DRAFT_TYPES, DraftConfig, SamplingParams
 from blockdraft.errors import ConfigError
 from blockdraft.hub import DEFAULT_MODEL
 
 __all__ = [
+    "AUTO",
     "DRAFT_HINTS",
+    "NONE",
     "add_draft_options",
     "add_drafter_option",
     "add_engine_options",
@@ -25,6 +27,9 @@ __all__ = [
 ]
 
 _ISAS = ("scalar", "avx2", "avx512")
+
+AUTO, NONE = "auto", "none"
+"""Values of ``-md`` that are no path: what is shipped for the model, and no network."""
 
 DRAFT_HINTS = {
     "--spec-draft-n-min": "a round may draft any number of tokens up to --spec-draft-n-max",
@@ -97,34 +102,52 @@ def add_engine_options(parser: argparse.ArgumentParser, *, default_ctx_size: int
     )
 
 
-def add_drafter_option(parser: argparse._ActionsContainer) -> None:
+def add_drafter_option(parser: argparse._ActionsContainer, *, default: str | None = None) -> None:
     """Add ``-md``."""
+    shown = "" if default is None else " (default: %(default)s)"
     parser.add_argument(
         "-md",
         "--model-draft",
         "--spec-draft-model",
+        default=default,
         metavar="DRAFTER",
-        help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]",
+        help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]; auto: the"
+        f" one that comes with blockdraft for this model, if there is one; none{shown}",
     )
 
 
 def add_draft_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how tokens are drafted."""
     group = parser.add_argument_group("drafting", "changes the speed, never a token")
-    add_drafter_option(group)
+    add_drafter_option(group, default=AUTO)
     group.add_argument(
         "--spec-type",
         type=_spec_type,
-        choices=DRAFT_TYPES,
-        help="none; ngram: what followed the same words earlier; dflash: the network of -md"
-        " (default: what -md is, ngram without it)",
+        metavar="TYPE,...",
+        help="none; ngram: what followed the same words last; suffix: what mostly followed the"
+        " longest run of the same words; dflash: the network of -md; several work together"
+        " (default: ngram, and dflash where -md gives one)",
+    )
+    group.add_argument(
+        "--spec-policy",
+        choices=DRAFT_POLICIES,
+        default=DRAFT_POLICIES[0],
+        help="auto drafts only what pays; fixed drafts in every round as much as it may"
+        " (default: %(default)s)",
     )
     group.add_argument(
         "--spec-draft-n-max",
         type=int,
         metavar="K",
         help="most draft tokens of a round (default: all that the drafter's block has room for,"
-        " 7 for ngram)",
+        " 7 for ngram and suffix)",
+    )
+    group.add_argument(
+        "--spec-draft-tree",
+        type=int,
+        metavar="N",
+        help="most draft tokens of a tree of dflash, where --temp is 0; 0 drafts chains"
+        " (default: 15 with --spec-policy auto, which verifies those that pay; or else 0)",
     )
     group.add_argument(
         "--spec-draft-p-min",
@@ -133,11 +156,27 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="end a proposal before a draft less probable than this (default: 0, off)",
     )
+    group.add_argument(
+        "--spec-suffix-cache",
+        metavar="FILE",
+        help="let --spec-type suffix look into earlier answers too: FILE keeps the tokens of the"
+        " latest, readable by you alone (default: none are kept)",
+    )
+    group.add_argument(
+        "--spec-trace",
+        metavar="FILE",
+        help="write every decision of --spec-policy auto to FILE, a JSON object a line",
+    )
 
 
-def _spec_type(name: str) -> str:
-    """A type by our name or llama.cpp's."""
-    return "dflash" if name == "draft-dflash" else name
+def _spec_type(text: str) -> str:
+    """Types by our names or llama.cpp's."""
+    names = ["dflash" if name == "draft-dflash" else name for name in text.split(",")]
+    for name in names:
+        if name not in DRAFT_TYPES:
+            known = ", ".join(map(repr, DRAFT_TYPES))
+            raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
+    return ",".join(names)
 
 
 def draft_config(args: argparse.Namespace) -> DraftConfig:
@@ -146,11 +185,20 @@ def draft_config(args: argparse.Namespace) -> DraftConfig:
     Raises:
         ConfigError: A value is out of range, or two contradict each other.
     """
+    spec_type, drafter = args.spec_type, args.model_draft
+    if drafter == NONE and "dflash" in (spec_type or "").split(","):
+        raise ConfigError("--spec-type dflash needs a drafter, which -md none turns off")
+    if drafter == NONE:
+        spec_type = spec_type or "ngram"
     return DraftConfig(
-        args.spec_type,
-        args.model_draft,
+        spec_type,
+        None if drafter in (AUTO, NONE) else drafter,
+        policy=args.spec_policy,
         draft_n_max=args.spec_draft_n_max,
+        draft_tree=args.spec_draft_tree,
         draft_p_min=args.spec_draft_p_min,
+        suffix_cache=args.spec_suffix_cache,
+        trace=args.spec_trace,
     )
 
 

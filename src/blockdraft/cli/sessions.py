@@ -11,8 +11,15 @@ from blockdraft.session import Result, Session
 __all__ = ["load_session", "show_stats"]
 
 
-def load_session(args: argparse.Namespace, drafting: DraftConfig) -> Session:
+def load_session(
+    args: argparse.Namespace, drafting: DraftConfig, *, max_cache_bytes: int | None = None
+) -> Session:
     """The session that ``-m``, ``-c``, ``-t`` and ``--isa`` ask for, with the drafts asked for.
+
+    Args:
+        args: The flags.
+        drafting: How tokens are drafted.
+        max_cache_bytes: Budget of K/V memory; None is the session's own.
 
     Raises:
         BlockdraftError: The model cannot be found, read or run with these settings.
@@ -22,6 +29,7 @@ def load_session(args: argparse.Namespace, drafting: DraftConfig) -> Session:
         path,
         num_threads=args.threads,
         ctx_size=args.ctx_size or None,
+        max_cache_bytes=max_cache_bytes,
         isa=args.isa,
         drafting=drafting,
         cache_dir=cache_dir(),

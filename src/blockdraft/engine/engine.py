@@ -67,8 +67,6 @@ class Engine:
                 f"context length {self.context_length} is not in [1, {trained}], "
                 "what the model was trained for"
             )
-        if max_running is not None and not 1 <= max_running <= target.max_rows:
-            raise ConfigError(f"max_running is {max_running}; it must be in [1, {target.max_rows}]")
         self._pool = target.new_cache_pool(max_cache_bytes)
         layout = None if drafter is None else drafter.cache_layout
         self._draft_pool = None if layout is None else KVPool(layout, max_cache_bytes)
@@ -76,9 +74,11 @@ class Engine:
             self._pool,
             draft_pool=self._draft_pool,
             max_rows=target.max_rows,
-            max_running=target.max_rows if max_running is None else max_running,
+            max_running=target.max_rows,
             num_draft_tokens=0 if drafter is None else drafter.block_size - 1,
         )
+        if max_running is not None:
+            self.limit_running(max_running)
         self._builder = BatchBuilder(target.max_rows)
         self._sampler = NativeSampler() if sampler is None else sampler
         self._drafter = drafter
@@ -101,6 +101,22 @@ class Engine:
     def num_waiting(self) -> int:
         """Requests in the queue."""
         return self._scheduler.num_waiting
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """What drafts for requests that want it."""
+        return self._drafter
+
+    def limit_running(self, max_running: int) -> None:
+        """Admit at most ``max_running`` sequences at once from now on.
+
+        Raises:
+            ConfigError: It is out of range.
+        """
+        most = self.target.max_rows
+        if not 1 <= max_running <= most:
+            raise ConfigError(f"max_running is {max_running}; it must be in [1, {most}]")
+        self._scheduler.max_running = max_running
 
     @property
     def used_cache_bytes(self) -> int:
@@ -250,10 +266,13 @@ class Engine:
         """Write the tokens gained, make the rows that stay permanent, tell the drafter."""
         gains: list[tuple[SequenceState, Gain]] = []
         seen: list[CommittedRows] = []
-        first = 0
+        first = first_logits = 0
         for advance, proposal, verdict in zip(advances, proposals, verdicts, strict=True):
             sequence = advance.sequence
-            gain = None if verdict is None else sequence.take(proposal, verdict)
+            gain = None
+            if verdict is not None:
+                gain = sequence.take(proposal, verdict, result.logits[first_logits:])
+                first_logits += 1 + len(proposal)
             kept = kept_rows(advance.num_rows, gain)
             start = sequence.cache.length
             sequence.cache.commit(kept)
@@ -279,13 +298,22 @@ class Engine:
         elif sequence.rounds is not None:
             sequence.rounds.add_time(self._draft_s, self._verify_s)
         events = [
-            TokenEvent(sequence.request_id, token_id, is_drafted=i < gain.num_accepted)
+            TokenEvent(
+                sequence.request_id,
+                token_id,
+                is_drafted=i < gain.num_accepted,
+                logprobs=gain.logprobs[i] if gain.logprobs else None,
+            )
             for i, token_id in enumerate(gain.token_ids)
         ]
         if gain.reason is not None:
             self._remove(sequence)
-            stats = sequence.stats(now_s)
-            events[-1] = replace(events[-1], finish_reason=gain.reason, stats=stats)
+            events[-1] = replace(
+                events[-1],
+                finish_reason=gain.reason,
+                stats=sequence.stats(now_s),
+                error=sequence.rules.error,
+            )
         return events
 
     def _remove(self, sequence: SequenceState) -> None:
@@ -301,6 +329,10 @@ class Engine:
     def _check(self, request: Request) -> None:
         if request.max_tokens < 1:
             raise ConfigError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+        if request.draft_n_max is not None and request.draft_n_max < 1:
+            raise ConfigError(f"draft_n_max is {request.draft_n_max}; it must be at least 1")
+        if request.num_logprobs is not None and request.num_logprobs < 0:
+            raise ConfigError(f"num_logprobs is {request.num_logprobs}; it must be at least 0")
         self._check_tokens(request.token_ids, request.max_tokens)
         vocab_size = self.target.config.vocab_size
         for token_id, _ in request.params.logit_bias:

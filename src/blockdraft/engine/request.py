@@ -1,23 +1,17 @@
 """What a caller asks of the engine and what it gets back: ids in, ids out."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from blockdraft.config import SamplingParams
+from blockdraft.engine.logprobs import TokenLogprobs
+from blockdraft.engine.rules import StopRule, TokenRule
 from blockdraft.speculative.stats import SpeculationStats
 
-__all__ = ["FinishReason", "Request", "RequestStats", "StopRule", "TokenEvent"]
+__all__ = ["FinishReason", "Request", "RequestStats", "TokenEvent"]
 
-FinishReason = Literal["stop", "length", "cancelled"]
-"""Why a request ended: a stop token or rule, ``max_tokens``, or the caller."""
-
-
-class StopRule(Protocol):
-    """Decides after each written token whether the output ends with it."""
-
-    def __call__(self, token_id: int, /) -> bool:
-        """Whether ``token_id`` is the last one; asked once per token, in order."""
-        ...
+FinishReason = Literal["stop", "length", "cancelled", "failed"]
+"""Why a request ended: a stop token or rule, ``max_tokens``, the caller, or a rule that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +26,10 @@ class Request:
         choice: Index among several answers to one prompt; part of the key of the noise.
         stop_rule: What else ends the output, after a token that is part of it; None is nothing.
         draft: Whether the engine's drafter, if it has one, drafts for this request.
+        draft_n_max: K of this request, at least 1; None is the drafter's.
+        token_rule: Which tokens may come; None allows all.
+        num_logprobs: How many of the most probable tokens to report with each token, beside its
+            own log-probability; None reports nothing.
     """
 
     token_ids: tuple[int, ...]
@@ -41,6 +39,9 @@ class Request:
     choice: int = 0
     stop_rule: StopRule | None = None
     draft: bool = True
+    draft_n_max: int | None = None
+    token_rule: TokenRule | None = None
+    num_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,12 @@ class TokenEvent:
 
     Attributes:
         request_id: What ``Engine.add`` returned.
-        token_id: The token written; None when a stop token ended the output.
+        token_id: The token written; None when a stop token or a failure ended the output.
         finish_reason: Why this was the last event; None when more follow.
         stats: Counts and times, with the last event.
         is_drafted: Whether the token is an accepted draft and not the target's own addition.
+        logprobs: Log-probabilities at the token, where the request asked for them.
+        error: What a rule of the request raised, when that ended it.
     """
 
     request_id: int
@@ -84,3 +87,5 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     stats: RequestStats | None = None
     is_drafted: bool = False
+    logprobs: TokenLogprobs | None = None
+    error: Exception | None = None

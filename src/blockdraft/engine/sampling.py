@@ -55,11 +55,13 @@ class SampleRow:
         sampling: Parameters of the request.
         position: Absolute position of the token to pick.
         recent: int32 tokens that the penalties look at.
+        mask: Allowed ids, bit ``id % 32`` of word ``id // 32``; None allows all.
     """
 
     sampling: PreparedSampling
     position: int
     recent: NDArray[np.int32]
+    mask: NDArray[np.uint32] | None = None
 
 
 class Sampler(Protocol):
@@ -115,6 +117,7 @@ class NativeSampler:
     def pick(self, logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> Sequence[int]:
         """Token ids for ``logits`` [rows, vocab]."""
         samplings = [row.sampling for row in rows]
+        masks = [row.mask for row in rows]
         return _native.sample(
             logits,
             [sampling.native for sampling in samplings],
@@ -123,4 +126,5 @@ class NativeSampler:
             [row.recent for row in rows],
             [sampling.bias for sampling in samplings],
             self._isa,
+            None if all(mask is None for mask in masks) else masks,
         )

@@ -44,6 +44,9 @@ class Scheduler:
         max_rows: The most rows of a pass.
         max_running: The most sequences at once, at most ``max_rows``.
         num_draft_tokens: K, the most drafts of a sequence in a pass.
+
+    Attributes:
+        max_running: As given; what already runs is not touched by a change.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Scheduler:
         self._draft_pool = draft_pool
         self._num_draft_tokens = num_draft_tokens
         self._max_rows = max_rows
-        self._max_running = min(max_running, max_rows)
+        self.max_running = min(max_running, max_rows)
         self._waiting: deque[SequenceState] = deque()
         self._running: list[SequenceState] = []
         self._promised: dict[int, int] = {}
@@ -110,7 +113,7 @@ class Scheduler:
     def admit(self) -> list[SequenceState]:
         """Move waiting sequences to the running ones while they fit; returns those moved."""
         admitted: list[SequenceState] = []
-        while self._waiting and len(self._running) < self._max_running:
+        while self._waiting and len(self._running) < self.max_running:
             sequence = self._waiting[0]
             has_drafts = sequence.draft_cache is not None
             needed = self.bytes_needed(sequence.max_positions, has_drafts=has_drafts)

@@ -6,6 +6,7 @@ Knows no text and picks no token; the log-softmax is in binary64.
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft.engine.logprobs import log_softmax
 from blockdraft.engine.target import Target
 from blockdraft.kv_cache import KVPool, SequenceCache
 from blockdraft.models.batching import BatchBuilder, RowSlice
@@ -35,13 +36,7 @@ def score_tokens(target: Target, pool: KVPool, token_ids: NDArray[np.int32]) -> 
             logits = target.forward(builder.build([rows])).logits
             cache.commit(range(stop - start))
             for i in range(stop - start):
-                scores[start + i] = _log_prob(logits[i], int(token_ids[start + i + 1]))
+                scores[start + i] = log_softmax(logits[i])[token_ids[start + i + 1]]
     finally:
         cache.release()
     return scores
-
-
-def _log_prob(logits: NDArray[np.float32], token_id: int) -> float:
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max()
-    return float(shifted[token_id] - np.log(np.exp(shifted).sum()))

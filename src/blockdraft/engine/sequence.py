@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft.engine.logprobs import TokenLogprobs, token_logprobs
 from blockdraft.engine.request import FinishReason, Request, RequestStats
+from blockdraft.engine.rules import RequestRules
 from blockdraft.engine.sampling import PreparedSampling, SampleRow
 from blockdraft.kv_cache import SequenceCache
 from blockdraft.models.batching import RowSlice
@@ -27,12 +29,14 @@ class Gain:
         rows: Rows of the round that stay: the anchor's 0, then those of accepted drafts.
         num_accepted: Tokens that are accepted drafts; the first ones.
         reason: Why the output ends here; None when it goes on.
+        logprobs: One for each token, where they were asked for.
     """
 
     token_ids: tuple[int | None, ...]
     rows: tuple[int, ...]
     num_accepted: int
     reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 def kept_rows(num_pending: int, gain: Gain | None) -> Sequence[int]:
@@ -73,6 +77,7 @@ class SequenceState:
         first_token_s: Clock reading of the first token; None before.
         num_picked: Tokens picked, a stop token included.
         rounds: Counts of its rounds; None when nothing drafts for it.
+        rules: When its output ends and which tokens may come.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class SequenceState:
         self.first_token_s: float | None = None
         self.num_picked = 0
         self.rounds = rounds
+        self.rules = RequestRules(request.stop_rule, request.token_rule)
         self._sampling = sampling
         self._num_prompt = len(request.token_ids)
         self._num_tokens = self._num_prompt
@@ -123,8 +129,12 @@ class SequenceState:
 
     @property
     def max_drafts(self) -> int:
-        """Drafts of a round that could be written: the round adds one token more."""
-        return 0 if self.rounds is None else len(self._token_ids) - self._num_tokens - 1
+        """Drafts of a round that are wanted and could be written: the round adds one token."""
+        if self.rounds is None:
+            return 0
+        left = len(self._token_ids) - self._num_tokens - 1
+        wanted = self.request.draft_n_max
+        return left if wanted is None else min(left, wanted)
 
     def draft_task(self, max_drafts: int) -> DraftTask:
         """What a drafter needs to know of it."""
@@ -168,10 +178,20 @@ class SequenceState:
         stop = self._num_tokens + len(path)
         if path:
             self._token_ids[self._num_tokens : stop] = path
-        return SampleRow(self._sampling, stop, self._sampling.recent(self._token_ids[:stop]))
+        mask = self.rules.allowed(self._token_ids[self._num_prompt : stop])
+        return SampleRow(self._sampling, stop, self._sampling.recent(self._token_ids[:stop]), mask)
 
-    def take(self, proposal: Proposal, verdict: Verdict) -> Gain:
-        """Write the tokens of a pass one by one, as far as the output goes, and count the round."""
+    def take(
+        self, proposal: Proposal, verdict: Verdict, logits: NDArray[np.float32] | None = None
+    ) -> Gain:
+        """Write the tokens of a pass one by one, as far as the output goes, and count the round.
+
+        Args:
+            proposal: What was drafted.
+            verdict: What the target made of it.
+            logits: float32 [1 + drafts, vocab], from the anchor's row on; only log-probabilities
+                need them.
+        """
         is_round = self.num_output > 0
         token_ids: list[int | None] = []
         reason: FinishReason | None = None
@@ -184,18 +204,26 @@ class SequenceState:
         num_accepted = min(verdict.num_accepted, num_taken)
         if is_round and self.rounds is not None:
             self.rounds.add_round(proposal, num_accepted=num_accepted, num_tokens=num_taken)
-        return Gain(tuple(token_ids), verdict.rows[:num_taken], num_accepted, reason)
+        rows = verdict.rows[:num_taken]
+        num_top = self.request.num_logprobs
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if num_top is not None and logits is not None:
+            pairs = zip(rows, verdict.token_ids, strict=False)
+            logprobs = tuple(token_logprobs(logits[row], picked, num_top) for row, picked in pairs)
+        return Gain(tuple(token_ids), rows, num_accepted, reason, logprobs)
 
     def _write(self, token_id: int) -> tuple[int | None, FinishReason | None]:
         """Add a picked token to the output; returns what was written and why the output ends."""
         request = self.request
+        if self.rules.has_failed(self.num_output):
+            return None, "failed"
         self.num_picked += 1
         if token_id in request.stop_token_ids:
             return None, "stop"
         self._token_ids[self._num_tokens] = token_id
         self._num_tokens += 1
-        if request.stop_rule is not None and request.stop_rule(token_id):
-            return token_id, "stop"
+        if self.rules.ends_with(token_id):
+            return (token_id, "stop") if self.rules.error is None else (None, "failed")
         return token_id, "length" if self._num_tokens == len(self._token_ids) else None
 
     def stats(self, now_s: float) -> RequestStats:

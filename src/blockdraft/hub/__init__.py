@@ -2,7 +2,12 @@
 
 from blockdraft.hub.fetch import Progress
 from blockdraft.hub.huggingface import resolve_dataset
-from blockdraft.hub.resolve import default_cache_dir, downloaded_path, resolve
+from blockdraft.hub.resolve import (
+    default_cache_dir,
+    downloaded_path,
+    resolve,
+    verified_sha256,
+)
 from blockdraft.hub.table import DEFAULT_MODEL, NAMED_MODELS, HubSource, NamedModel, WheelSource
 
 __all__ = [
@@ -16,4 +21,5 @@ __all__ = [
     "downloaded_path",
     "resolve",
     "resolve_dataset",
+    "verified_sha256",
 ]

@@ -19,7 +19,7 @@ from blockdraft.hub.fetch import Progress, fetch, hash_file
 from blockdraft.hub.huggingface import resolve_spec
 from blockdraft.hub.table import NAMED_MODELS, NamedModel
 
-__all__ = ["default_cache_dir", "downloaded_path", "resolve"]
+__all__ = ["default_cache_dir", "downloaded_path", "resolve", "verified_sha256"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +46,18 @@ def downloaded_path(name: str, *, cache_dir: Path | None = None) -> Path | None:
     model = NAMED_MODELS[name]
     path = (cache_dir or default_cache_dir()) / model.file_name
     return path if _is_stamped(path, model.sha256) else None
+
+
+def verified_sha256(path: Path) -> str | None:
+    """The checksum with which a download was verified; reads no more than its stamp.
+
+    None where ``path`` is no such download, or has changed since.
+    """
+    try:
+        sha256 = _stamp_path(path).read_text().partition(" ")[0]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return sha256 if _is_stamped(path, sha256) else None
 
 
 def resolve(spec: str, *, progress: Progress | None = None, cache_dir: Path | None = None) -> Path:

@@ -4,23 +4,60 @@ Knows no text. The drafter's file is open before the target is loaded: it says w
 target has to give features of.
 """
 
+import logging
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from blockdraft import hub
-from blockdraft.config import DraftConfig
+from blockdraft.assets import find_shipped
+from blockdraft.config import DraftConfig, DrafterConfig
 from blockdraft.errors import ConfigError
-from blockdraft.models.drafter import load_drafter
+from blockdraft.models.drafter import DrafterModel, load_drafter
 from blockdraft.models.target import TargetModel
-from blockdraft.speculative import DFlashDrafter, Drafter, NgramDrafter
+from blockdraft.session.costs import load_costs
+from blockdraft.speculative import (
+    Controller,
+    DFlashDrafter,
+    Drafter,
+    DraftLimits,
+    NgramDrafter,
+    SuffixCache,
+    SuffixDrafter,
+    Vocabulary,
+)
 from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
 from blockdraft.weights.gguf import GGUFFile
 from blockdraft.weights.names import read_model_config
 
-__all__ = ["new_drafter", "open_drafter"]
+__all__ = ["most_drafts", "new_drafter", "open_drafter", "settle"]
 
-_NGRAM_DRAFTS = 7
+_LOG = logging.getLogger(__name__)
+
+_TOP_K = 8
+"""Candidates of each row of a network that has no selector of its own."""
+
+_TREE_NODES = 15
+"""Nodes of a tree from which those that pay are taken: a pass then has at most 16 rows."""
+
+_LOOKED_UP_DRAFTS = 7
+
+
+def settle(config: DraftConfig, target: Path) -> DraftConfig:
+    """How a session on the file ``target`` drafts: by a shipped drafter where nothing else is said.
+
+    Raises:
+        ConfigError: A drafter is asked for, and none is given or shipped.
+        FileFormatError: The installation is damaged.
+    """
+    if not config.is_open:
+        return config
+    shipped = find_shipped(target, sha256=hub.verified_sha256(target))
+    if shipped is not None:
+        _LOG.info("drafting with %s, made for %s", shipped.path, shipped.target)
+    return config.settled(None if shipped is None else str(shipped.path))
 
 
 @contextmanager
@@ -30,7 +67,7 @@ def open_drafter(
     """The drafter's open file; None for ways to draft that need none.
 
     Args:
-        config: How the session drafts.
+        config: How the session drafts; `settle` has closed it.
         target: The target's open file.
         cache_dir: Where downloads are kept; None is the user's cache.
 
@@ -39,7 +76,7 @@ def open_drafter(
         FileFormatError: It is damaged.
         UnsupportedError: It is of another kind.
     """
-    if config.kind != "dflash":
+    if "dflash" not in config.kinds:
         yield None
         return
     assert config.drafter is not None
@@ -52,7 +89,12 @@ def open_drafter(
 
 
 def new_drafter(
-    config: DraftConfig, file: DrafterFile | None, target: TargetModel
+    config: DraftConfig,
+    file: DrafterFile | None,
+    target: TargetModel,
+    target_file: GGUFFile,
+    *,
+    cache_dir: Path | None = None,
 ) -> Drafter | None:
     """What drafts by ``config``; None for plain decoding.
 
@@ -60,17 +102,85 @@ def new_drafter(
         config: How the session drafts.
         file: What `open_drafter` gave.
         target: The target, loaded with the taps that the file asks for.
+        target_file: Its open file.
+        cache_dir: Where downloads are kept, and what passes cost beside it.
 
     Raises:
-        ConfigError: The drafter does not fit the target, or a setting the drafter.
+        ConfigError: The drafter or the file of earlier answers does not fit the target, or a
+            setting the drafter.
+        FileFormatError: The file of earlier answers is damaged.
     """
-    if config.kind == "none":
+    drafters: list[Drafter] = []
+    num_drafts = config.draft_n_max or _LOOKED_UP_DRAFTS
+    if "ngram" in config.kinds:
+        drafters.append(NgramDrafter(num_drafts))
+    if "suffix" in config.kinds:
+        limits = DraftLimits(min_prob=config.draft_p_min)
+        drafters.append(SuffixDrafter(num_drafts, limits, cache=_open_cache(config, target_file)))
+    model = None
+    if file is not None:
+        model = load_drafter(file, target, target_file=target_file, top_k=_TOP_K)
+        with _named(file):
+            drafters.append(_new_network(config, model))
+    if not drafters:
         return None
-    if file is None:
-        return NgramDrafter(config.draft_n_max or _NGRAM_DRAFTS)
-    model = load_drafter(file, target)
-    with _named(file):
-        return DFlashDrafter(model, config.draft_n_max, min_prob=config.draft_p_min)
+    if config.policy == "fixed":
+        (drafter,) = drafters
+        return drafter
+    trace = _open_trace(config)
+    files = [target_file.path] + ([] if file is None else [file.path])
+    controller = Controller(
+        drafters, load_costs(target, model, files, cache_dir=cache_dir), trace=trace
+    )
+    if trace is not None:
+        weakref.finalize(controller, trace.close)
+    return controller
+
+
+def most_drafts(config: DraftConfig, network: DrafterConfig) -> int:
+    """Drafts of a round for which an engine keeps room in a network's K/V.
+
+    Args:
+        config: How the session drafts; the network's drafts are among its own.
+        network: The drafter's shape.
+    """
+    chain = config.draft_n_max or network.block_size - 1
+    looked_up = 0 if config.kinds == ("dflash",) else config.draft_n_max or _LOOKED_UP_DRAFTS
+    return max(chain, looked_up, _tree_nodes(config))
+
+
+def _new_network(config: DraftConfig, model: DrafterModel) -> DFlashDrafter:
+    return DFlashDrafter(
+        model,
+        config.draft_n_max,
+        min_prob=config.draft_p_min,
+        tree_nodes=_tree_nodes(config),
+    )
+
+
+def _tree_nodes(config: DraftConfig) -> int:
+    if config.draft_tree is not None:
+        return config.draft_tree
+    return min(_TREE_NODES, config.draft_n_max or _TREE_NODES) if config.policy == "auto" else 0
+
+
+def _open_trace(config: DraftConfig) -> TextIO | None:
+    """The file that gets every decision, a line each."""
+    if config.trace is None:
+        return None
+    try:
+        return Path(config.trace).expanduser().open("w", encoding="utf-8", buffering=1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"the trace {config.trace} cannot be written: {reason}") from error
+
+
+def _open_cache(config: DraftConfig, target: GGUFFile) -> SuffixCache | None:
+    """The earlier answers that the settings name; None if they name none."""
+    if config.suffix_cache is None:
+        return None
+    vocabulary = Vocabulary(read_model_config(target).vocab_size, target.metadata_digest())
+    return SuffixCache.open(Path(config.suffix_cache).expanduser(), vocabulary)
 
 
 def _check(file: DrafterFile, target: GGUFFile) -> None:

@@ -7,6 +7,7 @@ string ends a request inside a round as it would between two; the events follow.
 from collections import deque
 from collections.abc import Sequence
 
+from blockdraft.engine.logprobs import TokenLogprobs
 from blockdraft.engine.request import FinishReason, RequestStats, TokenEvent
 from blockdraft.session.prompt import TextDecoder
 from blockdraft.session.result import Result, TextChunk, Timings
@@ -26,12 +27,14 @@ class Generation:
     Attributes:
         chunks: Text that nobody has read yet.
         result: The finished answer; None before.
+        error: What ended it, when its finish reason is "failed".
         before_s: Seconds between the caller's call and the request's arrival at the engine.
     """
 
     def __init__(self, decoder: TextDecoder, *, stop: Sequence[str], seed: int) -> None:
         self.chunks: deque[TextChunk] = deque()
         self.result: Result | None = None
+        self.error: Exception | None = None
         self.before_s = 0.0
         self._decoder = decoder
         self._matcher = StopMatcher(stop)
@@ -40,6 +43,7 @@ class Generation:
         self._is_matched = False
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._num_shown = 0
 
     def ends_with(self, token_id: int) -> bool:
@@ -52,7 +56,10 @@ class Generation:
         """Take the event of a token, or of the end."""
         if event.token_id is not None:
             self._token_ids.append(event.token_id)
+            if event.logprobs is not None:
+                self._logprobs.append(event.logprobs)
             self._show(self._decoded.popleft(), is_drafted=event.is_drafted)
+        self.error = event.error
         if event.finish_reason is not None and event.stats is not None:
             self.finish(event.finish_reason, event.stats)
 
@@ -84,5 +91,6 @@ class Generation:
 
     def _put_chunk(self, text: str, *, is_drafted: bool = False) -> None:
         token_ids = tuple(self._token_ids[self._num_shown :])
-        self.chunks.append(TextChunk(text, token_ids, is_drafted))
+        logprobs = tuple(self._logprobs[self._num_shown :])
+        self.chunks.append(TextChunk(text, token_ids, is_drafted, logprobs))
         self._num_shown = len(self._token_ids)

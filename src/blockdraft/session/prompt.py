@@ -3,7 +3,7 @@
 Knows the tokenizer through a protocol and nothing of models or requests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from blockdraft.errors import ConfigError, UnsupportedError
@@ -32,7 +32,15 @@ class TextDecoder(Protocol):
 class ChatTemplate(Protocol):
     """Writes a conversation as one text."""
 
-    def render(self, messages: Sequence[Message], /, *, add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """The conversation in the model's format."""
         ...
 
@@ -51,6 +59,11 @@ class TextCodec(Protocol):
         ...
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary."""
+        ...
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's conversation format; None for a base model."""
         ...
@@ -63,14 +76,35 @@ class TextCodec(Protocol):
         """A fresh incremental decoder."""
         ...
 
+    def decode(self, token_ids: Iterable[int], /, *, skip_special: bool = True) -> str:
+        """The text of ``token_ids``."""
+        ...
 
-def encode_prompt(codec: TextCodec, prompt: Prompt, *, raw: bool | None) -> list[int]:
+    def token_bytes(self, token_id: int, /) -> bytes:
+        """The bytes that a token stands for."""
+        ...
+
+    def is_special(self, token_id: int, /) -> bool:
+        """Whether a token steers and is no part of the text."""
+        ...
+
+
+def encode_prompt(
+    codec: TextCodec,
+    prompt: Prompt,
+    *,
+    raw: bool | None,
+    tools: Sequence[Mapping[str, object]] | None = None,
+    variables: Mapping[str, object] | None = None,
+) -> list[int]:
     """Ids of a prompt.
 
     Args:
         codec: The model's tokenizer.
         prompt: A text (with a chat template: one user turn) or a conversation.
         raw: True uses no chat template; None uses one where the model has it.
+        tools: Descriptions of functions that the template shows to the model.
+        variables: More names that the template knows, such as ``enable_thinking``.
 
     Raises:
         ConfigError: ``raw`` with a conversation, or a conversation without turns.
@@ -88,7 +122,7 @@ def encode_prompt(codec: TextCodec, prompt: Prompt, *, raw: bool | None) -> list
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not messages:
         raise ConfigError("the conversation has no turns")
-    text = template.render(messages, add_generation_prompt=True)
+    text = template.render(messages, add_generation_prompt=True, tools=tools, variables=variables)
     token_ids = codec.encode(text, add_special=True, parse_special=True)
     # Some templates write the first token themselves; a text has it once.
     if codec.bos_id is not None and token_ids[:2] == [codec.bos_id, codec.bos_id]:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from blockdraft.engine.logprobs import TokenLogprobs
 from blockdraft.engine.request import FinishReason
 from blockdraft.speculative.stats import SpeculationStats
 
@@ -39,11 +40,13 @@ class TextChunk:
         text: Whole characters; joined, the chunks give ``Result.text``.
         token_ids: Tokens picked since the chunk before; joined, they give ``Result.token_ids``.
         is_drafted: Whether the token that completed it is an accepted draft.
+        logprobs: One for each of ``token_ids``, where they were asked for.
     """
 
     text: str
     token_ids: tuple[int, ...]
     is_drafted: bool = False
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Result:
         text: The answer, cut before a stop string.
         token_ids: Its tokens, without the end-of-generation token. After a stop string they end
             with the token that completed it, so they may decode to more than ``text``.
-        finish_reason: "stop" (the model ended, or a stop string), "length" or "cancelled".
+        finish_reason: "stop" (the model ended, or a stop string), "length", "cancelled", or
+            "failed" (a rule of the answer's own raised an error).
         seed: Seed of the sampler, as given or as drawn.
         timings: Counts and times.
         stats: What drafting gained; None without it.

@@ -6,7 +6,7 @@ of a request that came without one.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,17 @@ from blockdraft.engine.sampling import NativeSampler
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import LARGEST_BLOCK
 from blockdraft.models.target import load_target
-from blockdraft.session.drafting import new_drafter, open_drafter
+from blockdraft.session.drafting import new_drafter, open_drafter, settle
 from blockdraft.session.generation import Generation
+from blockdraft.session.grammar import Grammars
 from blockdraft.session.prompt import Prompt, TextCodec, encode_prompt
 from blockdraft.session.result import Result
+from blockdraft.session.settings import AnswerSettings
 from blockdraft.session.stream import Stream
 from blockdraft.tokenizer import Tokenizer
 from blockdraft.weights.gguf import GGUFFile
 
-__all__ = ["Session"]
+__all__ = ["Session", "drawn_seed"]
 
 _MIN_CACHE_BYTES = 2 << 30
 _DEFAULT_PARAMS = SamplingParams()
@@ -42,11 +44,13 @@ class Session:
     Attributes:
         engine: Runs the requests.
         tokenizer: Text to ids and back.
+        grammars: Makes the token rules of answers that must be JSON.
     """
 
     def __init__(self, engine: Engine, tokenizer: TextCodec) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
+        self.grammars = Grammars(tokenizer, engine.target.config.vocab_size)
         self._generations: dict[int, Generation] = {}
 
     @classmethod
@@ -80,6 +84,7 @@ class Session:
         """
         tokenizer_dir = None if cache_dir is None else cache_dir / "tokenizers"
         path = hub.resolve(str(model), cache_dir=cache_dir)
+        drafting = settle(drafting, path)
         with (
             GGUFFile.open(path) as file,
             open_drafter(drafting, file, cache_dir=cache_dir) as drafter_file,
@@ -87,7 +92,7 @@ class Session:
             tokenizer = Tokenizer.from_gguf(file, cache_dir=tokenizer_dir)
             taps = drafter_file.config.target_layer_ids if drafter_file else ()
             target = load_target(file, num_threads=num_threads, isa=isa, taps=taps)
-            drafter = new_drafter(drafting, drafter_file, target)
+            drafter = new_drafter(drafting, drafter_file, target, file, cache_dir=cache_dir)
         if max_cache_bytes is None:
             context = min(ctx_size or target.config.context_length, target.config.context_length)
             layouts = [target.new_cache_pool(0).layout]
@@ -150,29 +155,55 @@ class Session:
                 request does not fit context or memory.
         """
         called_s = time.perf_counter()
-        if params.seed is None:
-            params = replace(params, seed=_drawn_seed())
-        assert params.seed is not None
-        token_ids = tuple(self.encode(prompt, raw=raw))
-        generation = Generation(
-            self.tokenizer.stream_decoder(),
-            stop=(stop,) if isinstance(stop, str) else stop,
-            seed=params.seed,
+        settings = AnswerSettings(
+            params, max_tokens, (stop,) if isinstance(stop, str) else tuple(stop), draft=draft
         )
+        return self.start(self.encode(prompt, raw=raw), settings, called_s=called_s)
+
+    def start(
+        self,
+        token_ids: Sequence[int],
+        settings: AnswerSettings,
+        *,
+        called_s: float | None = None,
+    ) -> Stream:
+        """The answer to a prompt that is ids already.
+
+        Args:
+            token_ids: What the model reads.
+            settings: How the answer is written.
+            called_s: When it was asked for, by ``time.perf_counter``; None is now.
+
+        Raises:
+            BlockdraftError: As in `stream`.
+        """
+        called_s = time.perf_counter() if called_s is None else called_s
+        params = settings.params
+        if params.seed is None:
+            params = replace(params, seed=drawn_seed())
+        assert params.seed is not None
+        generation = Generation(
+            self.tokenizer.stream_decoder(), stop=settings.stop, seed=params.seed
+        )
+        limit = settings.max_tokens
         request = Request(
-            token_ids,
+            tuple(token_ids),
             params,
-            self._room(len(token_ids)) if max_tokens is None else max_tokens,
+            self._room(len(token_ids)) if limit is None else limit,
             self.tokenizer.eos_ids,
+            settings.choice,
             stop_rule=generation.ends_with,
-            draft=draft,
+            draft=settings.draft,
+            draft_n_max=settings.draft_n_max,
+            token_rule=settings.token_rule,
+            num_logprobs=settings.num_logprobs,
         )
         generation.before_s = time.perf_counter() - called_s
         request_id = self.engine.add(request)
         self._generations[request_id] = generation
         return Stream(
             generation,
-            advance=self._advance,
+            advance=self.advance,
             cancel=partial(self._cancel, request_id),
         )
 
@@ -205,13 +236,26 @@ class Session:
             raise
         return [stream.result for stream in streams]
 
-    def encode(self, prompt: Prompt, *, raw: bool | None = None) -> list[int]:
-        """The ids that the model would read for ``prompt``.
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """The ids that the model would read for ``prompt``; safe from any thread.
+
+        Args:
+            prompt: As in `stream`.
+            raw: As in `stream`.
+            tools: Descriptions of functions that the chat template shows to the model.
+            variables: More names that the chat template knows, such as ``enable_thinking``.
 
         Raises:
             BlockdraftError: As in `stream`.
         """
-        return encode_prompt(self.tokenizer, prompt, raw=raw)
+        return encode_prompt(self.tokenizer, prompt, raw=raw, tools=tools, variables=variables)
 
     def _room(self, num_prompt: int) -> int:
         room = self.engine.context_length - num_prompt
@@ -222,7 +266,12 @@ class Session:
             )
         return room
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Run one step of the engine and hand its tokens to their streams.
+
+        Raises:
+            Exception: The step failed; every answer that was running is cancelled.
+        """
         try:
             events = self.engine.step()
         except BaseException:
@@ -244,6 +293,6 @@ class Session:
             generation.finish("cancelled", self.engine.cancel(request_id))
 
 
-def _drawn_seed() -> int:
+def drawn_seed() -> int:
     """53 random bits: what programs that read JSON numbers as doubles keep exactly."""
     return int.from_bytes(os.urandom(7), "little") >> 3

@@ -34,7 +34,11 @@ class Stream(Iterator[TextChunk]):
         self._cancel = cancel
 
     def __next__(self) -> TextChunk:
-        """The next piece of text; runs the engine until there is one."""
+        """The next piece of text; runs the engine until there is one.
+
+        Raises:
+            Exception: What a rule of the answer raised; at its place in the text.
+        """
         generation = self._generation
         try:
             while not generation.chunks and generation.result is None:
@@ -42,9 +46,27 @@ class Stream(Iterator[TextChunk]):
         except BaseException:
             self.close()
             raise
-        if not generation.chunks:
-            raise StopIteration
-        return generation.chunks.popleft()
+        if generation.chunks:
+            return generation.chunks.popleft()
+        if generation.error is not None:
+            raise generation.error
+        raise StopIteration
+
+    def drain(self) -> list[TextChunk]:
+        """The pieces that are there already; runs nothing."""
+        chunks = list(self._generation.chunks)
+        self._generation.chunks.clear()
+        return chunks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is a result; pieces may still wait to be read."""
+        return self._generation.result is not None
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the answer, when a rule of its own failed."""
+        return self._generation.error
 
     @property
     def result(self) -> Result:

@@ -1,22 +1,30 @@
 """Drafting: who proposes tokens, which of them stay, and what that gained."""
 
+from blockdraft.speculative.controller import Controller
 from blockdraft.speculative.dflash import DFlashDrafter
 from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
 from blockdraft.speculative.ngram import NgramDrafter
 from blockdraft.speculative.stats import RoundCounter, SpeculationStats
+from blockdraft.speculative.suffix import DraftLimits, SuffixDrafter
+from blockdraft.speculative.suffix_cache import SuffixCache, Vocabulary
 from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
 from blockdraft.speculative.verify import verify
 
 __all__ = [
     "NO_DRAFTS",
     "CommittedRows",
+    "Controller",
     "DFlashDrafter",
+    "DraftLimits",
     "DraftTask",
     "Drafter",
     "NgramDrafter",
     "Proposal",
     "RoundCounter",
     "SpeculationStats",
+    "SuffixCache",
+    "SuffixDrafter",
     "Verdict",
+    "Vocabulary",
     "verify",
 ]

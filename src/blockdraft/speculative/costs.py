@@ -37,12 +37,13 @@ class CostCurve:
         """Take note of a pass; a time that a coarse clock could not tell from none says nothing."""
         if seconds <= 0:
             return
-        recent = self._recent.setdefault(num_rows, deque(maxlen=_KEPT))
+        if num_rows not in self._recent:
+            before = [self._known[num_rows]] if num_rows in self._known else []
+            self._recent[num_rows] = deque(before, maxlen=_KEPT)
+        recent = self._recent[num_rows]
         recent.append(seconds)
-        # A single pass may have met a neighbour's burst of work.
-        if len(recent) >= 3 or num_rows not in self._known:
-            self._known[num_rows] = median(recent)
-            self._points = _monotone(self._known)
+        self._known[num_rows] = median(recent)  # a single pass may have met a burst of other work
+        self._points = _monotone(self._known)
 
     def seconds(self, num_rows: int) -> float:
         """Expected time of a pass of ``num_rows`` rows."""

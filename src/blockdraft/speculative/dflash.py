@@ -20,7 +20,7 @@ from blockdraft.models.dflash import walk
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.ops.batch import Candidates
 from blockdraft.speculative.drafter import CommittedRows, DraftTask
-from blockdraft.speculative.tree import best_tree, conditional_probs
+from blockdraft.speculative.tree import best_tree, conditional_probs, nodes_kept
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
 
 __all__ = ["DFlashDrafter"]
@@ -148,8 +148,20 @@ class DFlashDrafter:
             probs = (
                 found.probs[:, None] if found.scores is None else conditional_probs(found.scores)
             )
-            return best_tree(found.token_ids, probs, min(task.max_drafts, self._tree_nodes))
+            return self._pruned(
+                best_tree(found.token_ids, probs, min(task.max_drafts, self._tree_nodes))
+            )
         return self._chain(task, found)
+
+    def _pruned(self, tree: Proposal) -> Proposal:
+        """The tree without nodes below the least probability, and without what follows them."""
+        if self._min_prob <= 0 or tree.probs is None:
+            return tree
+        kept: list[int] = []
+        for node, (parent, prob) in enumerate(zip(tree.parents, tree.probs, strict=True)):
+            if prob >= self._min_prob and (parent < 0 or parent in kept):
+                kept.append(node)
+        return nodes_kept(tree, kept)
 
     def _chain(self, task: DraftTask, found: Candidates) -> Proposal:
         if found.scores is None:

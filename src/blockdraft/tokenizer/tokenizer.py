@@ -200,6 +200,14 @@ class Tokenizer:
         """
         return self._table.data(token_id)
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token steers and is no part of the text.
+
+        Raises:
+            ConfigError: There is no such token.
+        """
+        return self._table.is_silent(token_id)
+
     def _encode_plain(self, text: str, *, after_special: bool) -> list[int]:
         """The ids of text without special tokens."""
         if self._is_piece:

@@ -43,6 +43,8 @@ class Processes:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
+        if str(device) == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # a device of its own for each
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         dist.init_process_group(backend)
         return cls(dist.get_rank(), size, device)

@@ -1,7 +1,8 @@
 """Prompts to answer: JSON lines in files, or in a dataset of the Hugging Face hub.
 
-A line is an object with ``prompt``, and optionally ``id``, ``category``, ``source`` and ``turns``;
-other keys are left alone. Knows no model, and leaves the choice among prompts to ``selection``.
+A line is an object with ``prompt``, and optionally ``id``, ``category``, ``source``, ``licence``
+and ``turns``; other keys are left alone. Knows no model, and leaves the choice among prompts to
+``selection``.
 """
 
 import gzip
@@ -33,6 +34,7 @@ class Prompt:
         source: Where it comes from; "" where its line does not say.
         text: The turn.
         later_turns: The user's further turns; they are not answered.
+        licence: Of the source; "" where its line does not say.
     """
 
     id: str
@@ -40,6 +42,7 @@ class Prompt:
     source: str
     text: str
     later_turns: tuple[str, ...] = ()
+    licence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,10 @@ def _parse_line(line: str, place: str) -> Prompt:
         digest = hashlib.sha256(text.encode()).hexdigest()
     except UnicodeEncodeError as error:
         raise ConfigError(f"{place} has a surrogate at character {error.start}") from error
-    values = {"id": digest[:_ID_LETTERS], "category": OTHER, "source": ""}
+    values = {"id": digest[:_ID_LETTERS], "category": OTHER, "source": "", "licence": ""}
     for key in values:
         value = found.get(key, values[key])
-        if not isinstance(value, str) or (not value and key != "source"):
+        if not isinstance(value, str) or (not value and key in ("id", "category")):
             raise ConfigError(f"{place} has {value!r} under {key!r}, which must be a text")
         values[key] = value
     return Prompt(**values, text=text, later_turns=_later_turns(found.get("turns", ()), place))

@@ -1,30 +1,16 @@
-"""Frozen configuration: what a decoder and a drafter look like and how a token is picked.
+"""Shapes and flags of decoders and drafters, as their files state them."""
 
-Made once at the edge, passed whole, never edited. Knows no files, tensors or text.
-"""
-
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from blockdraft.errors import ConfigError
-
 __all__ = [
-    "DRAFT_TYPES",
     "Activation",
     "ConvConfig",
-    "DraftConfig",
     "DrafterConfig",
     "ModelConfig",
     "RopeConfig",
-    "SamplingParams",
     "SelectorConfig",
 ]
-
-DRAFT_TYPES = ("none", "ngram", "dflash")
-"""Ways to draft; "none" decodes plainly."""
-
-_MAX_DRAFT_TOKENS = 63
 
 
 class Activation(Enum):
@@ -235,108 +221,3 @@ class DrafterConfig:
         if self.head_token_ids is not None:
             return len(self.head_token_ids)
         return self.draft_vocab_size or self.vocab_size
-
-
-def _check(ok: bool, name: str, value: object, rule: str) -> None:
-    if not ok:
-        raise ConfigError(f"{name} is {value}; it must be {rule}")
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How one request picks its tokens; names, defaults and order are llama.cpp's.
-
-    Order: penalties and bias, top-k, top-p, min-p, temperature last.
-
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: Keep the k most probable; 0 keeps all.
-        top_p: Keep the smallest set with this probability mass; 1 keeps all.
-        min_p: Drop what is less probable than this share of the best; 0 keeps all.
-        repeat_penalty: Divides positive and multiplies negative logits of recent tokens; 1 is off.
-        presence_penalty: Subtracted once from logits of recent tokens.
-        frequency_penalty: Subtracted per occurrence from logits of recent tokens.
-        repeat_last_n: How many recent tokens the penalties see; 0 none, -1 the whole context.
-        seed: 64-bit seed of the position-keyed noise; None lets the session draw and report one.
-        logit_bias: (token id, added value) pairs.
-    """
-
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = 64
-    seed: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        """Check every range.
-
-        Raises:
-            ConfigError: A parameter is out of range; the message names it.
-        """
-        finite = math.isfinite
-        _check(0 <= self.temperature <= 100, "temperature", self.temperature, "in [0, 100]")
-        _check(0 <= self.top_k < 2**31, "top_k", self.top_k, "0 (off) or positive")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
-        _check(0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
-        penalty = self.repeat_penalty
-        _check(finite(penalty) and penalty > 0, "repeat_penalty", penalty, "positive")
-        for name in ("presence_penalty", "frequency_penalty"):
-            _check(finite(getattr(self, name)), name, getattr(self, name), "a finite number")
-        _check(-1 <= self.repeat_last_n < 2**31, "repeat_last_n", self.repeat_last_n, "-1 or more")
-        _check(self.seed is None or 0 <= self.seed < 2**64, "seed", self.seed, "in [0, 2^64)")
-        for token_id, bias in self.logit_bias:
-            _check(
-                token_id >= 0 and not math.isnan(bias), "logit_bias", (token_id, bias), "a number"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class DraftConfig:
-    """How a session drafts; names are those of the flags. None of it changes a token.
-
-    Attributes:
-        spec_type: One of `DRAFT_TYPES`; None is what ``drafter`` is, or "ngram" without one.
-        drafter: A drafter's file or folder; None for none.
-        draft_n_max: K, the most draft tokens of a round; None is what the drafter's block has
-            room for, and 7 for "ngram".
-        draft_p_min: A draft less probable than this ends a proposal; 0 is off.
-    """
-
-    spec_type: str | None = None
-    drafter: str | None = None
-    draft_n_max: int | None = None
-    draft_p_min: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check every setting, and that they do not contradict each other.
-
-        Raises:
-            ConfigError: A setting is out of range; the message names it.
-        """
-        known = self.spec_type is None or self.spec_type in DRAFT_TYPES
-        _check(known, "spec_type", self.spec_type, f"one of {', '.join(DRAFT_TYPES)}")
-        rule = f"in [1, {_MAX_DRAFT_TOKENS}]"
-        wanted = self.draft_n_max
-        in_range = wanted is None or 1 <= wanted <= _MAX_DRAFT_TOKENS
-        _check(in_range, "draft_n_max", wanted, rule)
-        _check(0 <= self.draft_p_min <= 1, "draft_p_min", self.draft_p_min, "in [0, 1]")
-        if self.spec_type == "dflash" and self.drafter is None:
-            raise ConfigError("spec_type is dflash, but no drafter is given")
-        if self.spec_type == "ngram" and self.drafter is not None:
-            raise ConfigError(f"spec_type is ngram, which does not use the drafter {self.drafter}")
-        if self.kind == "ngram" and self.draft_p_min > 0:
-            raise ConfigError(
-                f"draft_p_min is {self.draft_p_min}, but drafts of ngram have no probability"
-            )
-
-    @property
-    def kind(self) -> str:
-        """The one of `DRAFT_TYPES` that these settings come to."""
-        if self.spec_type is not None:
-            return self.spec_type
-        return "ngram" if self.drafter is None else "dflash"

@@ -1,0 +1,57 @@
+"""Train a drafter for a model on this machine: all steps in one folder, or one of them.
+
+corpus: the model's own answers to many prompts, what a drafter learns from.
+fit: a drafter that learns from them.
+eval: how many of its drafts the model accepts.
+export: a folder that others can use.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from blockdraft.cli import train_corpus, train_eval, train_export, train_fit, train_whole
+from blockdraft.cli.parser import Parser
+from blockdraft.errors import ConfigError
+
+__all__ = ["STEPS", "add_arguments", "run"]
+
+# Their modules must not import torch, which not everyone has.
+STEPS = {
+    "corpus": train_corpus,
+    "fit": train_fit,
+    "eval": train_eval,
+    "export": train_export,
+}
+"""Sub-commands; each module has ``DESCRIPTION``, ``add_arguments`` and ``run``."""
+
+_USAGE = f"""blockdraft train [-m MODEL] -o DIR --prompts FILE ... [flags]
+       blockdraft train -o DIR --resume
+       blockdraft train {"|".join(STEPS)} ..."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the flags of ``blockdraft train`` and its sub-commands with theirs."""
+    parser.usage = _USAGE
+    train_whole.add_arguments(parser)
+    metavar = "|".join(STEPS)
+    commands = parser.add_subparsers(dest="what", metavar=metavar, prog="blockdraft train")
+    for name, step in STEPS.items():
+        summary = step.DESCRIPTION.partition("\n")[0]
+        one = commands.add_parser(name, help=summary, description=step.DESCRIPTION)
+        step.add_arguments(one)
+        one.set_defaults(step=step.run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the sub-command, or all of them.
+
+    Raises:
+        BlockdraftError: Flags, prompts or model cannot be honoured.
+    """
+    if args.what is None:
+        return train_whole.run(args)
+    misplaced = train_whole.given_flags(args)
+    if misplaced:
+        raise ConfigError(f"{misplaced[0]} must come after the step {args.what}")
+    step: Callable[[argparse.Namespace], int] = args.step
+    return step(args)

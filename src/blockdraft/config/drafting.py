@@ -1,0 +1,124 @@
+"""How a session drafts."""
+
+from dataclasses import dataclass, replace
+
+from blockdraft.config.ranges import check
+from blockdraft.errors import ConfigError
+
+__all__ = ["DRAFT_POLICIES", "DRAFT_TYPES", "DraftConfig"]
+
+DRAFT_TYPES = ("none", "ngram", "suffix", "dflash")
+"""Ways to draft; "none" decodes plainly."""
+
+DRAFT_POLICIES = ("auto", "fixed")
+"""Who decides how much is drafted."""
+
+_MAX_DRAFT_TOKENS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """How a session drafts; names are those of the flags. None of it changes a token.
+
+    Attributes:
+        spec_type: Some of `DRAFT_TYPES`, separated by commas; None is "ngram", and "dflash" with it
+            where there is a drafter.
+        drafter: A drafter's file or folder; None is the one that comes with blockdraft for the
+            target.
+        policy: One of `DRAFT_POLICIES`: "auto" drafts only what pays, "fixed" drafts in every
+            round as much as it may.
+        draft_n_max: K, the most draft tokens of a chain; None is what the drafter's block has room
+            for, and 7 for "ngram" and "suffix".
+        draft_tree: The most tokens of a tree of drafts; 0 drafts chains. None is 15 where only
+            what pays is verified, and otherwise 0.
+        draft_p_min: A draft less probable than this ends a proposal; 0 is off.
+        suffix_cache: File of earlier answers that "suffix" looks into and adds to; None for none.
+        trace: File that gets every decision of the policy; None for none.
+    """
+
+    spec_type: str | None = None
+    drafter: str | None = None
+    policy: str = "auto"
+    draft_n_max: int | None = None
+    draft_tree: int | None = None
+    draft_p_min: float = 0.0
+    suffix_cache: str | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every setting, and that they do not contradict each other.
+
+        Raises:
+            ConfigError: A setting is out of range; the message names it.
+        """
+        kinds = self._kinds
+        unknown = [kind for kind in kinds if kind not in DRAFT_TYPES]
+        rule = f"one of {', '.join(DRAFT_TYPES)}"
+        check(not unknown, "spec_type", ",".join(unknown), rule)
+        check(len(set(kinds)) == len(kinds), "spec_type", self.spec_type, "without repetitions")
+        is_alone = len(kinds) == 1 or "none" not in kinds
+        check(is_alone, "spec_type", self.spec_type, "none alone, or some others")
+        check(self.policy in DRAFT_POLICIES, "policy", self.policy, "auto or fixed")
+        wanted, most = self.draft_n_max, _MAX_DRAFT_TOKENS
+        in_range = wanted is None or 1 <= wanted <= most
+        check(in_range, "draft_n_max", wanted, f"in [1, {most}]")
+        in_range = self.draft_tree is None or 0 <= self.draft_tree <= most
+        check(in_range, "draft_tree", self.draft_tree, f"in [0, {most}]")
+        check(0 <= self.draft_p_min <= 1, "draft_p_min", self.draft_p_min, "in [0, 1]")
+        self._check_together(kinds)
+
+    def _check_together(self, kinds: tuple[str, ...]) -> None:
+        has_network = not kinds or "dflash" in kinds or kinds == ("none",)
+        if self.drafter is not None and not has_network:
+            raise ConfigError(
+                f"spec_type is {self.spec_type}, which does not use the drafter {self.drafter}"
+            )
+        if kinds == ("ngram",) and self.draft_p_min > 0:
+            raise ConfigError(
+                f"draft_p_min is {self.draft_p_min}, but drafts of ngram have no probability"
+            )
+        if "suffix" not in kinds and self.suffix_cache is not None:
+            raise ConfigError(
+                f"suffix_cache is {self.suffix_cache}, but spec_type is"
+                f" {self.spec_type or 'not given'}; only suffix looks into it"
+            )
+        if self.policy == "fixed" and len(kinds) > 1:
+            raise ConfigError(
+                f"the policy is fixed, which takes one spec_type, and spec_type is {self.spec_type}"
+            )
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        return tuple(self.spec_type.split(",")) if self.spec_type is not None else ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the target decides who drafts: `settled` closes it."""
+        return self.drafter is None and (self.spec_type is None or "dflash" in self._kinds)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of `DRAFT_TYPES` that settings which are not open come to; () for "none"."""
+        assert not self.is_open, "these settings depend on the target"
+        if self.spec_type is None:
+            return ("ngram", "dflash") if self.policy == "auto" else ("dflash",)
+        return () if self.spec_type == "none" else self._kinds
+
+    def settled(self, shipped: str | None) -> "DraftConfig":
+        """These settings for a target, with nothing left open.
+
+        Args:
+            shipped: The drafter that comes with blockdraft for the target; None where there is
+                none.
+
+        Raises:
+            ConfigError: They ask for a drafter and there is none.
+        """
+        if not self.is_open:
+            return self
+        if shipped is None and self.spec_type is not None:
+            raise ConfigError(
+                f"spec_type is {self.spec_type}, but no drafter is given, and none comes with"
+                " blockdraft for this target"
+            )
+        return replace(self, drafter=shipped) if shipped else replace(self, spec_type="ngram")
