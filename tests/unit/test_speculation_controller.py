@@ -58,6 +58,7 @@ class Fixed:
         self.block_size = len(chain) + 1
         self.cache_layout = KVLayout(1, 16, (0,)) if costs_kv else None
         self.num_proposals = 0
+        self.depths: list[int | None] = []
         self.seen: list[int] = []
         self.open_ids: set[int] = set()
         self.clock = Clock()
@@ -69,6 +70,7 @@ class Fixed:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         self.num_proposals += 1
+        self.depths += [task.max_depth for task in tasks]
         self.clock.now += self._seconds
         return [self._proposal for _ in tasks]
 
@@ -151,6 +153,15 @@ def test_the_better_proposal_wins() -> None:
     controller.start(0)
     (proposal,) = controller.propose([task()])
     assert proposal.token_ids == (5, 6)
+
+
+def test_a_network_drafts_as_deep_as_is_of_use() -> None:
+    net = Fixed("net", tuple(range(1, 8)), 0.9, costs_kv=True, seconds=0.1)
+    World([net], FLAT).run(30, num_accepted=0)
+    assert net.depths[0] == 4  # 1.5 accepted drafts are expected at first
+    assert net.depths[-1] == 3
+    World([net], FLAT).run(60, num_accepted=7)
+    assert net.depths[-1] >= 7
 
 
 def test_costly_rows_are_not_verified() -> None:

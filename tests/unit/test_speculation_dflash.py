@@ -1,6 +1,7 @@
 """The block-diffusion drafter: what it drafts of what its network says, and what it stores."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,17 @@ def test_max_drafts_cuts_a_proposal(loader: Loader) -> None:
     for most in (1, 2, 3):
         (cut,) = drafter.propose([task_of(cache, max_drafts=most)])
         assert cut == Proposal.chain(whole.token_ids[:most], whole.probs[:most])
+
+
+def test_a_shallow_task_gets_a_narrow_block(loader: Loader) -> None:
+    """A narrow block is another block: its rows see fewer rows, and it costs less."""
+    cache = filled(loader.drafter(), 12)
+    for depth in (1, 2):
+        (found,) = loader.drafter().propose([replace(task_of(cache), max_depth=depth)])
+        narrow = loader.drafter(num_draft_tokens=depth)
+        assert narrow.propose([task_of(cache)]) == [found]
+    (whole,) = loader.drafter().propose([replace(task_of(cache), max_depth=9)])
+    assert [whole] == loader.drafter().propose([task_of(cache)])
 
 
 def test_an_improbable_draft_ends_a_proposal(loader: Loader) -> None:

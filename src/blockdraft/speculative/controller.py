@@ -6,6 +6,7 @@ requests; what it decides never changes a token.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,8 @@ _PLAIN_EVERY = 32
 
 _MEMORY = 0.85
 """What a sequence's mean gain keeps of itself at each round with the network."""
+
+_LEAST_DEPTH = 3
 
 _LONG_MEMORY = 0.98
 """The same for the mean over sequences, with which a new one begins."""
@@ -63,6 +66,11 @@ class _Habit:
 
     gain: float
     nodes: float
+
+    @property
+    def depth(self) -> int:
+        """Drafts in a row that are worth making: a pass over fewer rows costs less."""
+        return max(_LEAST_DEPTH, math.ceil(2 * self.gain + 1))
 
     def learn(self, num_accepted: int, num_nodes: int, memory: float) -> None:
         self.gain = memory * self.gain + (1 - memory) * num_accepted
@@ -199,7 +207,9 @@ class Controller:
         self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
     ) -> list[_Choice]:
         """The network's drafts, except where those at hand are worth more."""
-        proposals = network.propose(tasks)
+        proposals = network.propose(
+            [replace(task, max_depth=self._habits[task.sequence_id].depth) for task in tasks]
+        )
         return [
             max(self._choice(network.type_name, task, proposal), choice, key=lambda one: one.value)
             for task, proposal, choice in zip(tasks, proposals, choices, strict=True)

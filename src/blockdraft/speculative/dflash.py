@@ -129,12 +129,13 @@ class DFlashDrafter:
         return oldest // PAGE_POSITIONS * PAGE_POSITIONS
 
     def _draft(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
-        num_drafts = self._num_drafts
+        depths = [self._num_drafts if t.max_depth is None else t.max_depth for t in tasks]
+        num_drafts = min(self._num_drafts, max(depths))
         slices = []
         for task in tasks:
             assert task.cache is not None, "this drafter keeps K/V"
-            task.cache.reserve(len(self._block))
-            block = self._block.copy()
+            task.cache.reserve(1 + num_drafts)
+            block = self._block[: 1 + num_drafts].copy()
             block[0] = task.token_ids[-1]
             slices.append(RowSlice(task.cache, block, num_drafts))
         found = self._model.draft(self._builder.build(slices))

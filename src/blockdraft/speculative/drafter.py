@@ -29,6 +29,8 @@ class DraftTask:
         params: How the target picks tokens; with ``choice`` what its noise is keyed by.
         choice: Index among several answers to one prompt.
         cache: The sequence's K/V for this drafter, up to the anchor; None where it keeps none.
+        max_depth: How far ahead drafts are likely of use; a drafter that pays for depth may stop
+            there. None is as far as it can.
     """
 
     sequence_id: int
@@ -37,6 +39,7 @@ class DraftTask:
     params: SamplingParams
     choice: int
     cache: SequenceCache | None = None
+    max_depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
