@@ -10,7 +10,7 @@ import platform
 from pathlib import Path
 
 import blockdraft
-from blockdraft import hub
+from blockdraft import _native, hub
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.models.target import TargetModel
 from blockdraft.speculative.costs import CostModel
@@ -58,7 +58,7 @@ def load_costs(
 
 def _key(target: TargetModel, files: list[Path]) -> str:
     facts: list[object] = [blockdraft.__version__, cpu_name(), target.num_threads, target.isa]
-    for file in files:
+    for file in [Path(_native.__file__), *files]:
         entries = sorted(file.iterdir()) if file.is_dir() else [file]
         for entry in entries:
             status = entry.stat()

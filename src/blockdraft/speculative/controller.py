@@ -22,7 +22,7 @@ from blockdraft.speculative.value import Calibration
 
 __all__ = ["Controller"]
 
-_FIRST_GAIN, _FIRST_NODES = 1.5, 4.0
+_FIRST_GAIN, _FIRST_NODES = 1.0, 3.0
 """What a network is expected to do before it has been seen: accepted drafts, verified ones."""
 
 _PLAIN_EVERY = 32
@@ -30,6 +30,9 @@ _PLAIN_EVERY = 32
 
 _MEMORY = 0.85
 """What a sequence's mean gain keeps of itself at each round with the network."""
+
+_PRIOR_ROUNDS = 3
+"""Rounds that the expectation at the beginning counts for."""
 
 _LEAST_DEPTH = 3
 
@@ -62,10 +65,12 @@ class _Habit:
     Attributes:
         gain: Drafts that were accepted.
         nodes: Drafts that were verified.
+        num_rounds: Rounds seen; the first ones count for more.
     """
 
     gain: float
     nodes: float
+    num_rounds: int = 0
 
     @property
     def depth(self) -> int:
@@ -73,8 +78,10 @@ class _Habit:
         return max(_LEAST_DEPTH, math.ceil(2 * self.gain + 1))
 
     def learn(self, num_accepted: int, num_nodes: int, memory: float) -> None:
-        self.gain = memory * self.gain + (1 - memory) * num_accepted
-        self.nodes = memory * self.nodes + (1 - memory) * num_nodes
+        rate = max(1 - memory, 1 / (self.num_rounds + _PRIOR_ROUNDS))
+        self.gain += rate * (num_accepted - self.gain)
+        self.nodes += rate * (num_nodes - self.nodes)
+        self.num_rounds += 1
 
 
 class Controller:
