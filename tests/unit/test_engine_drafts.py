@@ -157,6 +157,9 @@ def test_features_are_those_of_the_rows_that_stay() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"spec_type": "ngram", "draft_tree": 5}, "draft_tree is 5, but spec_type is ngram"),
+        ({"policy": "fixed", "trace": "t"}, "trace is t, but policy is fixed"),
+        ({"spec_type": "none", "trace": "t"}, "trace is t, but spec_type is none"),
         ({"spec_type": "eagle"}, "eagle; it must be one of none, ngram, suffix, dflash"),
         ({"draft_n_max": 0}, "draft_n_max is 0"),
         ({"draft_n_max": 64}, r"draft_n_max is 64; it must be in \[1, 63\]"),

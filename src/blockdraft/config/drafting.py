@@ -82,6 +82,16 @@ class DraftConfig:
                 f"suffix_cache is {self.suffix_cache}, but spec_type is"
                 f" {self.spec_type or 'not given'}; only suffix looks into it"
             )
+        if self.draft_tree and not has_network:
+            raise ConfigError(
+                f"draft_tree is {self.draft_tree}, but spec_type is {self.spec_type}; only dflash"
+                " drafts trees"
+            )
+        if self.trace is not None and (self.policy == "fixed" or kinds == ("none",)):
+            decided = "policy is fixed" if self.policy == "fixed" else "spec_type is none"
+            raise ConfigError(
+                f"trace is {self.trace}, but {decided}: there is no decision to write"
+            )
         if self.policy == "fixed" and len(kinds) > 1:
             raise ConfigError(
                 f"the policy is fixed, which takes one spec_type, and spec_type is {self.spec_type}"
