@@ -11,8 +11,8 @@ void scores(const ChunkArgs& args, int first_query, float* out) {
     for (int v = 0; v < V; ++v) acc[i][v] = zero();
   for (int d = 0; d < args.head_dim; ++d) {
     if (args.first) {
-      __builtin_prefetch(args.values + d * kChunk);
-      __builtin_prefetch(args.values + d * kChunk + 32);
+      __builtin_prefetch(args.values + d * kChunk, 0, 2);
+      __builtin_prefetch(args.values + d * kChunk + 32, 0, 2);
     }
     vf k[V];
     for (int v = 0; v < V; ++v) k[v] = load_f16(args.keys + d * kChunk + 16 * v);
@@ -56,7 +56,7 @@ void weigh(const ChunkArgs& args, const float* w, int low, int high, int dim, Pa
   const uint16_t* upcoming = args.first ? args.upcoming : nullptr;
   for (int j = low; j < high; ++j) {
     if (upcoming) {
-      for (int v = 0; v < V; v += 2) __builtin_prefetch(upcoming + j * args.head_dim + dim + 16 * v);
+      for (int v = 0; v < V; v += 2) __builtin_prefetch(upcoming + j * args.head_dim + dim + 16 * v, 0, 2);
     }
     vf value[V];
     for (int v = 0; v < V; ++v) value[v] = load_f16(args.values + j * args.head_dim + dim + 16 * v);
