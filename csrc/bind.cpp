@@ -72,6 +72,7 @@ void bind_plan(nb::module_& m) {
           },
           "max_rows"_a, "isa"_a.none())
       .def_prop_ro("isa", [](const Plan& plan) { return plan.kernels().name; })
+      .def_prop_rw("side_by_side", &Plan::side_by_side, &Plan::set_side_by_side)
       .def("buffer", &Plan::buffer, "cols"_a)
       .def("rope", &Plan::rope, "inverse_frequencies"_a, "factor"_a, "interleaved"_a)
       .def(

@@ -26,6 +26,13 @@ std::vector<const Kernels*> available_kernels() {
   return found;
 }
 
+// Two-core virtual machines, a pass over 1 row of a 0.5B model, side by side against one tile after another: an Intel Xeon
+// read 14 against 10 GB/s, an AMD EPYC (Zen 4) took 24 against 18 ms.
+bool reads_side_by_side() {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+}
+
 const Kernels& find_kernels(const char* name) {
   const auto found = available_kernels();
   if (!name) return *found.back();

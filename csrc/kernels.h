@@ -66,6 +66,7 @@ struct MatmulArgs {
   int64_t y_stride;  // at least the weight's rows rounded up to 16
   const float* bias;  // null, or padded to 16
   bool accumulate;   // y += instead of y =
+  bool side_by_side;  // few rows read several tiles at once, where the instruction set has registers for it
 };
 
 struct HeadArgs {
@@ -146,5 +147,8 @@ extern const Kernels kScalarKernels, kAvx2Kernels, kAvx512Kernels;
 std::vector<const Kernels*> available_kernels();
 // The named path, or the fastest for nullptr; throws std::invalid_argument for what this machine lacks.
 const Kernels& find_kernels(const char* name);
+
+// Whether this processor reads memory faster in several streams than in one.
+bool reads_side_by_side();
 
 }  // namespace blockdraft

@@ -62,12 +62,13 @@ struct Part {
   }
 };
 
-// How far ahead weights are asked for: processors do not prefetch across a 4 KB page by themselves.
-inline constexpr int kPrefetchBytes = BD_ISA == 1 ? 2048 : 1024;
-
-// Few rows are bound by memory, and one stream of reads does not fill it: they take several tiles side by side. With the
-// 16 registers of AVX2 that costs more than it brings.
+// Few rows are bound by memory. Where one stream of reads does not fill it (`reads_side_by_side`) they take several tiles
+// side by side. With the 16 registers of AVX2 that costs more than it brings.
 inline constexpr int kFewRows = BD_ISA == 2 ? 4 : 0, kSideBySide = 4;
+
+// How far ahead the weights of a stream are asked for: processors do not prefetch across a 4 KB page by themselves.
+template <int T>
+inline constexpr int kPrefetchBytes = T > 1 ? 1024 : 2048;
 
 // Rows [row, row + MB) of one row block against T tiles that start `tile_bytes` apart; acc[t * MB + m].
 template <int Type, int MB, int T>
@@ -98,7 +99,7 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
       const uint8_t* const record = w + t * tile_bytes;
-      for (int line = 0; line < F.group_bytes; line += 64) __builtin_prefetch(record + kPrefetchBytes + line);
+      for (int line = 0; line < F.group_bytes; line += 64) __builtin_prefetch(record + kPrefetchBytes<T> + line);
       scales[t].load_group(record + F.plane_bytes());
       for (int p = 0; p < parts; ++p) {
         const int8_t* xg = xq;
@@ -211,7 +212,7 @@ void matmul_quantized(const MatmulArgs& args, int64_t first, int64_t last) {
       quantized_tiles<Type, MB, kSideBySide>(weight.tile(tile), tile_bytes, *args.x, row, acc);
       for (int t = 0; t < kSideBySide; ++t) store_tile(args, tile + t, row, acc + t * MB, MB);
     };
-    for (; args.rows <= kFewRows && tile + kSideBySide <= last; tile += kSideBySide) {
+    for (; args.side_by_side && args.rows <= kFewRows && tile + kSideBySide <= last; tile += kSideBySide) {
       int64_t row = 0;
       if (args.rows == 4) side_by_side.template operator()<4>(row), row += 4;
       if (args.rows - row >= 2) side_by_side.template operator()<2>(row), row += 2;

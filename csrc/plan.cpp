@@ -292,7 +292,8 @@ void Plan::run_project(Pass& pass, const ProjectSpec& spec) {
     const auto& [product, first, last] = work[chunk];
     kernels_.matmul({product->weight.get(), &quantized_, as_is ? data(spec.x) : prepared_.data(),
                      as_is ? stride(spec.x) : cols, pass.rows, data(product->out), stride(product->out),
-                     product->bias.empty() ? nullptr : product->bias.data(), product->accumulate},
+                     product->bias.empty() ? nullptr : product->bias.data(), product->accumulate,
+                     side_by_side_},
                     first, last);
   });
 }

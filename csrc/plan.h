@@ -130,6 +130,8 @@ class Plan {
   int64_t stride(int buffer) const { return buffers_.at(buffer).stride; }
   int64_t max_rows() const { return max_rows_; }
   const Kernels& kernels() const { return kernels_; }
+  bool side_by_side() const { return side_by_side_; }
+  void set_side_by_side(bool wanted) { side_by_side_ = wanted; }
 
  private:
   struct Buffer { int64_t cols, stride; std::unique_ptr<AlignedFloats> floats; };
@@ -155,6 +157,7 @@ class Plan {
 
   int64_t max_rows_, vocab_ = 0, full_layers_ = 0, windowed_layers_ = 0, max_window_ = 0;
   const Kernels& kernels_;
+  bool side_by_side_ = reads_side_by_side();
   std::vector<Buffer> buffers_;
   std::vector<RopeTable> ropes_;
   std::vector<std::function<void(Pass&)>> ops_;

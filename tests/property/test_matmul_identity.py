@@ -5,6 +5,7 @@ can hold, and activations what their scale can.
 """
 
 from collections.abc import Sequence
+from itertools import product as product_of
 
 import numpy as np
 import pytest
@@ -58,8 +59,17 @@ def matrix(tensor_type: str, rows: int, cols: int, data: NDArray[np.uint8]) -> _
 class Product:
     """``table[ids] * scale @ weight.T`` as a plan of its own."""
 
-    def __init__(self, weight: _native.Matrix, table: Floats, isa: str, *, scale: float = 1.0):
+    def __init__(
+        self,
+        weight: _native.Matrix,
+        table: Floats,
+        isa: str,
+        *,
+        scale: float = 1.0,
+        side_by_side: bool = False,
+    ) -> None:
         self._plan = _native.Plan(64, isa)
+        self._plan.side_by_side = side_by_side
         x, self._out = self._plan.buffer(COLS), self._plan.buffer(OUT)
         self._plan.embed(matrix("F32", len(table), COLS, table.view(np.uint8)), x, scale)
         self._plan.project(
@@ -130,8 +140,8 @@ def test_extremes(tensor_type: str, fill: int | None) -> None:
     if tensor_type in SPEC_TYPES:
         expected = matmul(decode(tensor_type, data.reshape(-1), OUT), TABLE)
         assert np.array_equal(reference, expected)
-    for isa in ISAS[1:]:
-        product = Product(weight, TABLE, isa)
+    for isa, side_by_side in product_of(ISAS[1:], (False, True)):
+        product = Product(weight, TABLE, isa, side_by_side=side_by_side)
         assert product(ALL).tobytes() == reference.tobytes()
         for count in (1, 2, 3, 4, 7):
             pieces = [product(ALL[start : start + count]) for start in ALL[::count]]
