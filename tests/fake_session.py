@@ -53,6 +53,7 @@ class FakeSession:
     Attributes:
         answers: Chunks of the coming answers; without one the answer is "ok".
         calls: Prompt and options of every `stream`.
+        kept_bytes: What was given to ``Engine.keep_prefixes``.
     """
 
     def __init__(self, *, context_length: int = 100, has_template: bool = True) -> None:
@@ -62,7 +63,10 @@ class FakeSession:
         self.tokenizer = SimpleNamespace(
             bos_id=BOS, chat_template=object() if has_template else None, encode=self._encode_text
         )
-        self.engine = SimpleNamespace(context_length=context_length, score=self.score)
+        self.kept_bytes: list[int] = []
+        self.engine = SimpleNamespace(
+            context_length=context_length, score=self.score, keep_prefixes=self.kept_bytes.append
+        )
 
     def load(self, path: Any, **options: Any) -> "FakeSession":
         """Takes the place of ``Session.load``."""

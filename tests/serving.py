@@ -1,11 +1,16 @@
 """Servers for tests: sessions that write a script, and ways to reach them."""
 
+import json
+import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2
 import numpy as np
+import uvicorn
 from numpy.typing import NDArray
 from starlette.testclient import TestClient
 
@@ -17,7 +22,19 @@ from blockdraft.session import Session
 from tests.fake_codec import ALPHABET, FakeCodec
 from tests.fake_target import FakeTarget
 
-__all__ = ["LOCAL", "ScriptSampler", "client_of", "live", "script_session", "settings_of"]
+__all__ = [
+    "LOCAL",
+    "ScriptSampler",
+    "client_of",
+    "connect",
+    "ids",
+    "live",
+    "live_server",
+    "post_bytes",
+    "script_session",
+    "settings_of",
+    "wait_for",
+]
 
 LOCAL = "http://localhost:8080"
 
@@ -40,12 +57,37 @@ class ScriptSampler:
         return [self._token_ids[row.position - self._num_prompt] for row in rows]
 
 
+def ids(text: str) -> list[int]:
+    """What a script of this text consists of."""
+    return [ALPHABET.index(letter) for letter in text]
+
+
+def connect(url: str) -> socket.socket:
+    """A connection to a live server, on which nothing was sent."""
+    address = httpx2.URL(url)
+    return socket.create_connection((address.host, address.port or 80), timeout=10)
+
+
+def post_bytes(path: str, body: Any) -> bytes:
+    """A whole request, for a connection of its own."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(data) + data
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    """Return once it holds; it must within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def script_session(
     text: str = "hello there$", *, num_prompt: int = 2, context_length: int = 512, **options: Any
 ) -> Session:
     """A session on no model: ``text`` is written after prompts of ``num_prompt`` tokens."""
-    token_ids = [ALPHABET.index(letter) for letter in text]
-    sampler = options.pop("sampler", ScriptSampler(token_ids, num_prompt=num_prompt))
+    sampler = options.pop("sampler", None) or ScriptSampler(ids(text), num_prompt=num_prompt)
     engine = Engine(
         FakeTarget(),
         max_cache_bytes=1 << 24,
@@ -73,6 +115,13 @@ def client_of(session: Session, **changes: Any) -> Iterator[TestClient]:
 @contextmanager
 def live(session: Session, **changes: Any) -> Iterator[str]:
     """The address of a server on a free port; it is drained at the end."""
+    with live_server(session, **changes) as (url, _server):
+        yield url
+
+
+@contextmanager
+def live_server(session: Session, **changes: Any) -> Iterator[tuple[str, uvicorn.Server]]:
+    """As `live`, with the server itself; setting its ``should_exit`` drains it."""
     ready = threading.Event()
     found: list[str] = []
 
@@ -85,7 +134,7 @@ def live(session: Session, **changes: Any) -> Iterator[str]:
     thread.start()
     try:
         assert ready.wait(20)
-        yield found[0]
+        yield found[0], server
     finally:
         server.should_exit = True
         thread.join(20)

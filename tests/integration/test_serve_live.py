@@ -1,9 +1,7 @@
-"""A real server with clients that behave badly, faults in the middle, and its own end."""
+"""A real server under load, and faults in the middle of its answers."""
 
 import json
-import socket
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,26 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from blockdraft.engine.sampling import SampleRow
-from tests.fake_codec import ALPHABET
-from tests.serving import ScriptSampler, live, script_session
+from tests.serving import ScriptSampler, ids, live, script_session, wait_for
 
 PROMPT = {"prompt": "a", "max_tokens": 60}
-
-
-def ids(text: str) -> list[int]:
-    return [ALPHABET.index(letter) for letter in text]
-
-
-def connect(url: str) -> socket.socket:
-    address = httpx2.URL(url)
-    return socket.create_connection((address.host, address.port or 80), timeout=10)
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_full_queue_answers_with_retry_after() -> None:
@@ -56,23 +37,6 @@ def test_a_full_queue_answers_with_retry_after() -> None:
     assert (refused.status_code, found) == (429, [200, 200])
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["code"] == "queue_full"
-
-
-def test_stopping_lets_streams_end() -> None:
-    sampler = ScriptSampler(ids("hello there$"), num_prompt=2)
-    session = script_session(sampler=sampler)
-    with live(session) as url:
-        sampler.hold.clear()
-        stream = httpx2.stream("POST", f"{url}/v1/completions", json=PROMPT | {"stream": True})
-        response = stream.__enter__()
-        release = threading.Timer(0.3, sampler.hold.set)
-        release.start()
-    # The server was told to stop before the first token; `live` waited for its end.
-    text = "".join(response.iter_text())
-    stream.__exit__(None, None, None)
-    assert text.endswith("data: [DONE]\n\n")
-    parts = [json.loads(line[6:]) for line in text.split("\n\n")[:-2]]
-    assert "".join(part["choices"][0]["text"] for part in parts) == "hello there"
 
 
 class Failing(ScriptSampler):
@@ -101,40 +65,24 @@ def test_a_fault_in_the_middle_of_a_stream_is_its_last_event(
     assert "secret" not in text + whole.text + caplog.text
 
 
-def test_silent_connections_are_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockdraft.serve.server._HEADERS_S", 0.2)
-    with live(script_session()) as url:
-        with connect(url) as silent:
-            assert silent.recv(1) == b""
-        with connect(url) as half:
-            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
-            assert half.recv(1) == b""
+def raising(_: object) -> Any:
+    raise ArithmeticError("in a grammar")
 
 
-def test_bodies_that_do_not_come_are_given_up() -> None:
-    with live(script_session(), body_s=0.2) as url, connect(url) as half:
-        half.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-        )
-        assert half.recv(12) == b"HTTP/1.1 408"
+def test_a_fault_in_a_grammar_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def format_rule(wanted: Any, _grammars: Any) -> Any:
+        return None if wanted is None else raising
 
-
-def test_a_client_that_does_not_read_holds_up_nobody() -> None:
-    session = script_session("x" * 60)
-    with live(session) as url, connect(url) as lazy:
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        body = json.dumps(PROMPT | {"stream": True, "n": 8, "max_tokens": 58}).encode()
-        lazy.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        found = httpx2.post(f"{url}/v1/completions", json=PROMPT | {"max_tokens": 58}, timeout=20)
-        assert found.json()["usage"]["completion_tokens"] == 58
+    monkeypatch.setattr("blockdraft.serve.chat.format_rule", format_rule)
+    sampler = ScriptSampler(ids("hello there$"), num_prompt=15)
+    session = script_session(sampler=sampler)
+    body = {"messages": [{"role": "user", "content": "a"}], "stream": True}
+    with live(session) as url:
+        sampler.hold.clear()
+        path = f"{url}/v1/chat/completions"
+        with httpx2.stream("POST", path, json=body, timeout=20) as good:
+            broken = body | {"response_format": {"type": "json_object"}}
+            threading.Timer(0.2, sampler.hold.set).start()
+            assert '"server_error"' in httpx2.post(path, json=broken, timeout=20).text
+            assert good.read().endswith(b"data: [DONE]\n\n")
         wait_for(lambda: session.engine.used_cache_bytes == 0)
-
-
-def test_malformed_http_is_refused() -> None:
-    with live(script_session()) as url, connect(url) as wild:
-        wild.sendall(b"\x16\x03\x01\x02\x00 hello\r\n\r\n")
-        assert wild.recv(12) == b"HTTP/1.1 400"

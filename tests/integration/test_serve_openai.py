@@ -191,8 +191,27 @@ def mixed(number: int) -> dict[str, Any]:
     return fields
 
 
+def logged(choice: Any) -> list[str]:
+    """Tokens whose log-probabilities are told."""
+    return [entry.token for entry in choice.logprobs.content or ()] if choice.logprobs else []
+
+
 def outcome(found: Any) -> list[tuple[Any, ...]]:
-    return [(c.message.content, c.finish_reason, c.logprobs) for c in found.choices]
+    return [(c.message.content, c.finish_reason, logged(c)) for c in found.choices]
+
+
+async def streamed(chunks: Any) -> list[tuple[Any, ...]]:
+    """What `outcome` says of the answers of a stream."""
+    texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    tokens: dict[int, list[str]] = {}
+    async for chunk in chunks:
+        for choice in chunk.choices:
+            i = choice.index
+            texts[i] = texts.get(i, "") + (choice.delta.content or "")
+            reasons[i] = choice.finish_reason or reasons.get(i, "")
+            tokens[i] = tokens.get(i, []) + logged(choice)
+    return [(texts[i], reasons[i], tokens[i]) for i in sorted(texts)]
 
 
 @pytest.mark.parametrize("count", [16, pytest.param(64, marks=pytest.mark.slow)])
@@ -201,16 +220,18 @@ def test_every_answer_under_load_is_the_one_alone(
 ) -> None:
     alone = [outcome(ask(client, **mixed(number))) for number in range(count)]
 
+    async def one(many: openai.AsyncOpenAI, number: int) -> list[tuple[Any, ...]]:
+        fields: Any = {"model": "tiny", **mixed(number)}
+        if number % 2:
+            return await streamed(await many.chat.completions.create(**fields, stream=True))
+        return outcome(await many.chat.completions.create(**fields))
+
     async def together() -> list[Any]:
         options: Any = {"base_url": f"{url}/v1", "api_key": "secret", "max_retries": 0}
         async with openai.AsyncOpenAI(**options) as many:
-            calls = [
-                many.chat.completions.create(**({"model": "tiny"} | mixed(number)))
-                for number in range(count)
-            ]
-            return await asyncio.gather(*calls)
+            return await asyncio.gather(*(one(many, number) for number in range(count)))
 
-    assert [outcome(found) for found in asyncio.run(together())] == alone
+    assert asyncio.run(together()) == alone
 
 
 def test_async_streams(url: str) -> None:

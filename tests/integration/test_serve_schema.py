@@ -43,4 +43,4 @@ def test_every_response_is_documented(tiny_model: Callable[..., Path]) -> None:
             case.validate_response(response, excluded_checks=[checks.positive_data_acceptance])
 
         check()
-    assert len(operations) == 9
+    assert len(operations) == 10

@@ -54,13 +54,15 @@ def test_defaults_are_for_this_machine_alone(served: list[ServeSettings], capsys
 
 def test_flags_become_settings(served: list[ServeSettings], session: FakeSession) -> None:
     flags = "-np 3 --queue 5 --port 9 --temp 0.5 -n 40 --stop x --cors-origin http://a"
-    assert main(["serve", "-m", "dir/My.gguf", *flags.split(), "--cache-mib", "7"]) == 0
+    memory = ["--cache-mib", "7", "--cache-ram", "5"]
+    assert main(["serve", "-m", "dir/My.gguf", *flags.split(), *memory]) == 0
     (settings,) = served
     assert (settings.max_running, settings.max_waiting, settings.port) == (3, 5, 9)
     assert (settings.params.temperature, settings.max_tokens) == (0.5, 40)
     assert (settings.stop, settings.cors_origins) == (("x",), ("http://a",))
     assert settings.model_id == "My"
     assert session.loads[0][1]["max_cache_bytes"] == 7 << 20
+    assert session.kept_bytes == [5 << 20]
 
 
 @pytest.mark.parametrize(

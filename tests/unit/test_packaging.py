@@ -92,13 +92,14 @@ def test_cmake_refuses_other_machines_by_name(tmp_path: Path) -> None:
     assert "this is Linux on riscv64" in " ".join(run.stderr.split())
 
 
-def test_wheels_bring_shipped_drafters(tmp_path: Path) -> None:
+def test_wheels_bring_shipped_drafters_and_the_web_page(tmp_path: Path) -> None:
     """The package's files alone, with a drafter, through the real settings; nothing is compiled."""
     pytest.importorskip("scikit_build_core", reason="needs the build tools")
     for name in ("pyproject.toml", ".gitignore", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     package = tmp_path / "src" / "blockdraft"
-    shutil.copytree(ROOT / "src" / "blockdraft" / "assets", package / "assets")
+    for folder in ("assets", "serve"):
+        shutil.copytree(ROOT / "src" / "blockdraft" / folder, package / folder)
     (package / "__init__.py").touch()
     (package / "assets" / "some.gguf").write_bytes(b"GGUF")
     program = (
@@ -109,9 +110,12 @@ def test_wheels_bring_shipped_drafters(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    page = (package / "serve" / "page").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         assert {
             "blockdraft/assets/drafters.json",
             "blockdraft/assets/index.py",
             "blockdraft/assets/some.gguf",
+            "blockdraft/serve/page/index.html",
+            *(f"blockdraft/serve/page/{path.name}" for path in page),
         } <= set(archive.namelist())

@@ -55,7 +55,12 @@ def test_an_answer(client: TestClient) -> None:
             "finish_reason": "stop",
         }
     ]
-    assert found["usage"] == {"prompt_tokens": 15, "completion_tokens": 11, "total_tokens": 26}
+    assert found["usage"] == {
+        "prompt_tokens": 15,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens": 11,
+        "total_tokens": 26,
+    }
 
 
 def test_timings_have_the_keys_of_llama_cpp(client: TestClient) -> None:
@@ -63,6 +68,17 @@ def test_timings_have_the_keys_of_llama_cpp(client: TestClient) -> None:
     assert (timings["prompt_n"], timings["predicted_n"]) == (15, 11)
     assert {"prompt_ms", "predicted_ms", "predicted_per_second", "ttft_ms"} <= timings.keys()
     assert "draft_n" not in timings  # nothing drafts
+
+
+def test_a_prompt_that_is_known_is_told() -> None:
+    session = script_session(num_prompt=100)
+    session.engine.keep_prefixes(1 << 22)
+    body = {"prompt": [3] * 100, "max_tokens": 2, "n": 2}
+    with client_of(session) as client:
+        first, second = (client.post("/v1/completions", json=body).json() for _ in range(2))
+    assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 32}  # by one answer of two
+    assert second["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
+    assert (second["timings"]["cache_n"], second["timings"]["prompt_n"]) == (128, 72)
 
 
 def test_a_stream_joins_to_the_answer(client: TestClient) -> None:
@@ -154,7 +170,12 @@ def test_several_prompts_have_choices_in_order(raw_client: TestClient, prompt: A
     body = {"prompt": prompt, "n": 2, "max_tokens": 2}
     found = raw_client.post("/v1/completions", json=body).json()
     assert [choice["index"] for choice in found["choices"]] == [0, 1, 2, 3]
-    assert found["usage"] == {"prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12}
+    assert found["usage"] == {
+        "prompt_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens": 8,
+        "total_tokens": 12,
+    }
 
 
 def test_ids_are_a_prompt(raw_client: TestClient) -> None:

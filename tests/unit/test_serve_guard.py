@@ -115,6 +115,19 @@ def test_the_key_opens(headers: Any, status: int) -> None:
         assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("key", ["", "x", "secret", "x" * 5000])
+def test_keys_are_compared_in_equal_time(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare_digest(given: bytes, known: bytes) -> bool:
+        compared.append((given, known))
+        return given == known
+
+    monkeypatch.setattr("blockdraft.serve.guard.hmac.compare_digest", compare_digest)
+    client_of(api_key="secret").get("/", headers={"x-api-key": key})
+    assert [(len(given), len(known)) for given, known in compared] == [(32, 32)]
+
+
 def test_open_paths_need_no_key() -> None:
     assert client_of(api_key="secret").get("/health").status_code == 200
 

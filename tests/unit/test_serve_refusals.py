@@ -61,7 +61,7 @@ def error_of(response: Any, status: int = 400) -> dict[str, Any]:
          "messages[0].tool_calls", "a turn of user makes no calls"),
         ({"messages": [{"role": "assistant", "tool_calls": [
             {"function": {"name": "f", "arguments": "[1]"}}]}]},
-         "messages[0].tool_calls[0].function.arguments", "no object"),
+         "messages[0].tool_calls[0].function.arguments", "no JSON object"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
          "messages[0].content[0].type", "image_url; this server reads text only"),
     ],

@@ -1,4 +1,4 @@
-"""Calls of functions: parsing what a model writes, and chats that offer functions."""
+"""Chats that offer functions, and formats that answers must have."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,81 +9,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from blockdraft.config import DraftConfig
-from blockdraft.engine import Engine
 from blockdraft.errors import UnsupportedError
-from blockdraft.serve.tools import CallParser, ToolCallDelta, check_template
+from blockdraft.serve.tools import check_template
 from blockdraft.session import Session
-from tests.serving import ScriptSampler, client_of
+from tests.calling import ADD, CALL, SUB, ToldSession, tool_session
+from tests.serving import client_of
 
 TinyModel = Callable[..., Path]
 CHAT = "/v1/chat/completions"
-# As in Qwen's: tools before the turns, calls of earlier turns as JSON.
-TEMPLATE = (
-    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n"
-    "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-)
-ADD = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "adds",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
-}
-SUB = {"type": "function", "function": {"name": "sub", "parameters": {"type": "object"}}}
-CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-
-
-def parsed(pieces: list[str]) -> list[Any]:
-    parser = CallParser()
-    found: list[str | ToolCallDelta] = []
-    for piece in pieces:
-        found += parser.feed(piece)
-    found += parser.flush()
-    joined: list[Any] = []
-    for each in found:
-        if isinstance(each, ToolCallDelta):
-            joined.append((each.index, each.name, json.loads(each.arguments)))
-        elif joined and isinstance(joined[-1], str):
-            joined[-1] += each
-        else:
-            joined.append(each)
-    return joined
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000])
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("just text", ["just text"]),
-        (CALL, [(0, "add", {"a": 1})]),
-        (f"I add.\n{CALL}", ["I add.\n", (0, "add", {"a": 1})]),
-        (f"{CALL}\n{CALL}", [(0, "add", {"a": 1}), (1, "add", {"a": 1})]),
-        (CALL.removesuffix("</tool_call>"), [(0, "add", {"a": 1})]),
-        ("<tool_call>\nnot json\n</tool_call>", ["<tool_call>\nnot json\n</tool_call>"]),
-        ('<tool_call>{"name": 3}</tool_call>', ['<tool_call>{"name": 3}</tool_call>']),
-        ('<tool_call>{"name": "f", "arguments": []}</tool_call>',
-         ['<tool_call>{"name": "f", "arguments": []}</tool_call>']),
-        ('<tool_call>{"name": "f"}</tool_call>', [(0, "f", {})]),
-        ("a < b and <tool", ["a < b and <tool"]),
-        ("<tool_call>" + "[" * 9999, ["<tool_call>" + "[" * 9999]),
-    ],
-    ids=[
-        *("text", "call", "text-and-call", "two", "unclosed", "no-json", "no-name", "no-object"),
-        *("no-arguments", "begun", "deep"),
-    ],
-)  # fmt: skip
-def test_calls_in_text(text: str, expected: list[Any], size: int) -> None:
-    if len(text) > 1000 and size == 1:
-        size = 100
-    assert parsed([text[i : i + size] for i in range(0, len(text), size)]) == expected
 
 
 @pytest.mark.parametrize("source", [None, "{{ messages }}", "{{ tools }} [TOOL_CALLS]"])
@@ -92,25 +25,9 @@ def test_other_templates_are_refused(source: str | None) -> None:
         check_template(source)
 
 
-class Writes(ScriptSampler):
-    """Writes a text after whatever prompt, once its length is known."""
-
-    def __init__(self) -> None:
-        super().__init__([], num_prompt=0)
-
-    def set(self, token_ids: list[int]) -> None:
-        self._token_ids, self._num_prompt = token_ids, -1
-
-    def pick(self, logits: Any, rows: Any) -> list[int]:
-        if self._num_prompt < 0:
-            self._num_prompt = rows[0].position
-        return super().pick(logits, rows)
-
-
 @pytest.fixture(scope="module")
 def session(tiny_model: TinyModel) -> Session:
-    path = tiny_model(metadata={"tokenizer.chat_template": TEMPLATE})
-    return Session.load(path, num_threads=1, drafting=DraftConfig("none"))
+    return tool_session(tiny_model)
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +40,11 @@ def client(session: Session) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def scripted(session: Session) -> Iterator[Callable[[str], TestClient]]:
     """A function from a text to a client of a model that writes it."""
-    sampler = Writes()
-    engine = Engine(session.engine.target, max_cache_bytes=1 << 24, sampler=sampler)
-    with client_of(Session(engine, session.tokenizer)) as client:
+    told = ToldSession(session)
+    with client_of(told) as client:
 
         def writing(text: str) -> TestClient:
-            ids = session.tokenizer.encode(text, add_special=False, parse_special=False)
-            sampler.set([*ids, min(session.tokenizer.eos_ids)])
+            told.tell(text)
             return client
 
         yield writing
@@ -243,6 +158,37 @@ def test_impossible_requests_are_named(
     response = client.post(CHAT, json=body(**fields))
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (deep(40), "nested deeper than 32"),
+        ({"enum": [str(i) for i in range(5000)]}, "values; at most 4096"),
+        ({"const": "x" * 70_000}, "bytes; at most 65536"),
+        ({"allOf": [{"anyOf": [{"properties": {f"a{i}{j}": {}}} for j in range(6)]}
+                    for i in range(8)]}, "too complex"),
+    ],
+    ids=["deep", "many", "long", "product"],
+)  # fmt: skip
+def test_schemas_have_limits(client: TestClient, schema: dict[str, Any], message: str) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    for fields in (
+        {"messages": body()["messages"], "response_format": wanted},
+        body(tools=[tool], tool_choice="required"),
+    ):
+        response = client.post(CHAT, json=fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "schema_too_complex"
+        assert message in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

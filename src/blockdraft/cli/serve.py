@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from blockdraft.cli.options import (
+    add_cache_option,
     add_draft_options,
     add_engine_options,
     add_model_option,
@@ -54,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="MIB",
         help="K/V memory of all answers (default: 2048, or one full context where that is more)",
     )
+    add_cache_option(parser)
     _add_network_options(parser)
     add_draft_options(parser)
     add_sampling_options(parser)
@@ -121,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
     )
     cache_bytes = None if args.cache_mib is None else args.cache_mib << 20
     session = load_session(args, draft_config(args), max_cache_bytes=cache_bytes)
+    session.engine.keep_prefixes(args.cache_ram << 20)
     announce = partial(_announce, settings.model_id)
     _log_requests(verbose=args.verbose)
     serve(session, settings, on_ready=announce, access_log=args.verbose)
@@ -136,7 +139,8 @@ def _log_requests(*, verbose: bool) -> None:
 
 
 def _announce(name: str, url: str) -> None:
-    print(f"blockdraft: {name} at {url}/v1, described at {url}/docs", file=sys.stderr, flush=True)
+    line = f"blockdraft: {name} at {url}/v1, described at {url}/docs, a page to chat at {url}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def _api_key(args: argparse.Namespace) -> str | None:

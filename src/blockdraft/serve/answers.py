@@ -56,11 +56,14 @@ def finish_reason(result: Result) -> str:
     return "length" if result.finish_reason == "length" else "stop"
 
 
-def usage(results: Sequence[Result], num_prompt: int) -> dict[str, int]:
-    """Token counts of a response."""
+def usage(results: Sequence[Result], num_prompt: int) -> dict[str, Any]:
+    """Token counts of a response; of several answers to a prompt the mean had so many cached."""
     predicted = sum(result.timings.predicted_tokens for result in results)
+    cached = sum(result.timings.cached_tokens for result in results)
+    read = sum(result.timings.prompt_tokens for result in results)
     return {
         "prompt_tokens": num_prompt,
+        "prompt_tokens_details": {"cached_tokens": cached * num_prompt // max(read, 1)},
         "completion_tokens": predicted,
         "total_tokens": num_prompt + predicted,
     }
@@ -69,15 +72,18 @@ def usage(results: Sequence[Result], num_prompt: int) -> dict[str, int]:
 def timings(results: Sequence[Result]) -> dict[str, Any]:
     """Counts and times with the keys of llama.cpp's server; counts add up, times are the longest.
 
+    ``prompt_n`` are tokens of prompts that were read, ``cache_n`` those whose K/V were known.
     ``draft_n``, ``draft_n_accepted``, ``tau`` and ``accepted_by_position`` only where there were
     rounds with a drafter.
     """
     times = [result.timings for result in results]
-    prompt_n = sum(time.prompt_tokens for time in times)
+    cache_n = sum(time.cached_tokens for time in times)
+    prompt_n = sum(time.prompt_tokens for time in times) - cache_n
     prompt_ms = 1e3 * max(time.prompt_s for time in times)
     predicted_n = sum(time.predicted_tokens for time in times)
     predicted_ms = 1e3 * max(time.predicted_s for time in times)
     found: dict[str, Any] = {
+        "cache_n": cache_n,
         "prompt_n": prompt_n,
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / max(prompt_n, 1),

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse
@@ -21,6 +22,7 @@ from blockdraft.serve.failure import ApiError, error_response
 from blockdraft.serve.guard import Guard
 from blockdraft.serve.invalid import about_invalid
 from blockdraft.serve.openapi import describe
+from blockdraft.serve.page_routes import PAGE_PATHS, page_router
 from blockdraft.serve.plain import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -30,13 +32,20 @@ from blockdraft.serve.plain import (
     tokenize,
 )
 from blockdraft.serve.respond import json_response
+from blockdraft.serve.responses import ResponsesRequest, ResponseWriter
 from blockdraft.serve.service import Service
 from blockdraft.serve.settings import ServeSettings
 from blockdraft.session import Session
 
 __all__ = ["create_app"]
 
-OPEN_PATHS = frozenset({"/health"})
+_BODIES: dict[str, type[BaseModel]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+}
+
+OPEN_PATHS = frozenset({"/health"}) | PAGE_PATHS
 """What needs no key: nothing of a model or a user is behind it."""
 
 
@@ -74,6 +83,7 @@ def create_app(session: Session, settings: ServeSettings) -> FastAPI:
     app.state.service = service
     app.include_router(_answers(service))
     app.include_router(_small(service))
+    app.include_router(page_router())
     describe(app)
     return app
 
@@ -94,6 +104,13 @@ def _answers(service: Service) -> APIRouter:
         """Continue one text or several."""
         service.check_model(fields.model)
         writer = await asyncio.to_thread(CompletionWriter.plan, fields, service)
+        return await writer.respond(request)
+
+    @router.post("/v1/responses", response_class=Response)
+    async def responses(fields: ResponsesRequest, request: Request) -> Response:
+        """Answer a conversation, in the shapes of the Responses API."""
+        service.check_model(fields.model)
+        writer = await asyncio.to_thread(ResponseWriter.plan, fields, service)
         return await writer.respond(request)
 
     return router
@@ -189,7 +206,6 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, RequestValidationError)
-    known = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
-    return error_response(about_invalid(error.errors(), known))
+    body = _BODIES.get(request.url.path)
+    return error_response(about_invalid(error.errors(), () if body is None else body.model_fields))

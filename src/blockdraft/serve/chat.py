@@ -2,23 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from blockdraft.engine.rules import TokenRule
 from blockdraft.serve.answers import Envelope, chat_logprobs, finish_reason
+from blockdraft.serve.calls import CALL_END, CallParser, ToolCallDelta
 from blockdraft.serve.failure import ApiError
 from blockdraft.serve.fields import AnswerFields, answer_settings
 from blockdraft.serve.formats import ResponseFormat, format_rule
 from blockdraft.serve.jobs import Part
-from blockdraft.serve.messages import ChatMessage, as_turns
+from blockdraft.serve.messages import MAX_TURNS, ChatMessage, as_turns
 from blockdraft.serve.service import Service
 from blockdraft.serve.tools import (
-    CALL_END,
-    CallParser,
+    MAX_TOOLS,
     Tool,
-    ToolCallDelta,
     ToolChoice,
     call_rule,
     check_template,
@@ -27,17 +26,17 @@ from blockdraft.serve.tools import (
 from blockdraft.serve.writer import AnswerWriter
 from blockdraft.session import Result, TextChunk
 
-__all__ = ["ChatRequest", "ChatWriter"]
+__all__ = ["ChatRequest", "ChatWriter", "call_parser", "chat_parts"]
 
 
 class ChatRequest(AnswerFields):
     """Body of ``/v1/chat/completions``."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, description="max_tokens by its new name")
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: list[Tool] | None = Field(None, max_length=128)
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     response_format: ResponseFormat | None = None
     parallel_tool_calls: bool = Field(True, description="false ends the answer at its first call")
@@ -58,35 +57,13 @@ class ChatWriter(AnswerWriter):
     ) -> None:
         super().__init__(fields, service, parts, num_prompt)
         self.envelope = Envelope.of("chat.completion", service.settings.model_id, "chatcmpl")
-        self._parsers = [CallParser() if _wants_tools(fields) else None for _ in parts]
+        self._parsers = [call_parser(fields) for _ in parts]
 
     @classmethod
     def plan(cls, fields: ChatRequest, service: Service) -> "ChatWriter":
-        """What writes the answers to a request; takes the time of template and tokenizer.
-
-        Raises:
-            ApiError: A field asks for what this server does not have.
-            BlockdraftError: A value, the conversation or the model's template cannot be honoured.
-        """
-        settings = answer_settings(
-            fields, service.settings, drafter=service.drafter_name, max_tokens=_limit(fields)
-        )
-        if fields.logprobs:
-            settings = replace(settings, num_logprobs=fields.top_logprobs or 0)
-        elif fields.top_logprobs is not None:
-            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-        tools = _tools(fields, service)
-        if tools and not fields.parallel_tool_calls:
-            settings = replace(settings, stop=(*settings.stop, CALL_END))
-        token_ids = service.session.encode(
-            as_turns(fields.messages), tools=tools, variables=fields.chat_template_kwargs
-        )
-        settings = service.with_seed(settings)
-        parts = [
-            Part(token_ids, replace(settings, choice=i, token_rule=_rule(fields, tools, service)))
-            for i in range(fields.n)
-        ]
-        return cls(fields, service, parts, len(token_ids))
+        """What writes the answers to a request; time and errors are those of `chat_parts`."""
+        parts = chat_parts(fields, service)
+        return cls(fields, service, parts, len(parts[0].token_ids))
 
     def choice(self, index: int, result: Result, chunk: TextChunk | None) -> dict[str, Any]:
         """A whole answer."""
@@ -135,6 +112,33 @@ class ChatWriter(AnswerWriter):
         return finish_reason(result)
 
 
+def chat_parts(fields: ChatRequest, service: Service) -> list[Part]:
+    """The answers to a conversation, still to be written; takes the time of its template.
+
+    Raises:
+        ApiError: A field asks for what this server does not have.
+        BlockdraftError: A value, the conversation or the model's template cannot be honoured.
+    """
+    settings = answer_settings(
+        fields, service.settings, drafter=service.drafter_name, max_tokens=_limit(fields)
+    )
+    if fields.logprobs:
+        settings = replace(settings, num_logprobs=fields.top_logprobs or 0)
+    elif fields.top_logprobs is not None:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    tools = _tools(fields, service)
+    if tools and not fields.parallel_tool_calls:
+        settings = replace(settings, stop=(*settings.stop, CALL_END))
+    token_ids = service.session.encode(
+        as_turns(fields.messages), tools=tools, variables=fields.chat_template_kwargs
+    )
+    settings = service.with_seed(settings)
+    return [
+        Part(token_ids, replace(settings, choice=i, token_rule=_rule(fields, tools, service)))
+        for i in range(fields.n)
+    ]
+
+
 def _limit(fields: ChatRequest) -> int | None:
     if None not in (fields.max_tokens, fields.max_completion_tokens):
         message = "max_tokens and max_completion_tokens are two names of one limit"
@@ -142,8 +146,12 @@ def _limit(fields: ChatRequest) -> int | None:
     return fields.max_completion_tokens or fields.max_tokens
 
 
-def _wants_tools(fields: ChatRequest) -> bool:
-    return bool(fields.tools) and fields.tool_choice != "none"
+def call_parser(fields: ChatRequest) -> CallParser | None:
+    """What finds calls in one answer; None where there are no tools."""
+    if not fields.tools or fields.tool_choice == "none":
+        return None
+    names = [tool.function.name for tool in fields.tools]
+    return CallParser(names, is_one=not fields.parallel_tool_calls)
 
 
 def _tools(fields: ChatRequest, service: Service) -> list[dict[str, Any]] | None:

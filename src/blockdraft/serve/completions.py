@@ -18,7 +18,7 @@ __all__ = ["CompletionRequest", "CompletionWriter"]
 
 _DEFAULT_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
-Ids = Annotated[list[int], Field(min_length=1)]
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
 
 class CompletionRequest(AnswerFields):
@@ -27,8 +27,8 @@ class CompletionRequest(AnswerFields):
     prompt: (
         str
         | Ids
-        | Annotated[list[str], Field(min_length=1, max_length=_MAX_PROMPTS)]
-        | Annotated[list[Ids], Field(min_length=1, max_length=_MAX_PROMPTS)]
+        | Annotated[list[str], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)]
     )
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: Literal[False] | None = Field(None, description="the prompt is not repeated")

@@ -57,8 +57,9 @@ def _kind(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """The type of a field in words."""
     if "$ref" in field:
         return str(field["$ref"]).rpartition("/")[2]
-    if "anyOf" in field:
-        kinds = (_kind(option, schema) for option in field["anyOf"])
+    options = field.get("anyOf") or field.get("oneOf")
+    if options:
+        kinds = (_kind(option, schema) for option in options)
         return " or ".join(kind for kind in kinds if kind != "null")
     if "const" in field or "enum" in field:
         return ", ".join(str(value).lower() for value in field.get("enum", [field.get("const")]))

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -92,7 +93,7 @@ class EngineThread:
             BlockdraftError: The engine refuses a part of it.
         """
         if not self.is_alive:
-            raise ApiError(503, "the server is shutting down", headers={"Retry-After": "5"})
+            raise _closing()
         if len(parts) > self._max_open:
             message = f"{len(parts)} answers at once; this server takes {self._max_open} at most"
             raise ApiError(400, message, param="n", code="too_many_answers")
@@ -119,10 +120,18 @@ class EngineThread:
         """End a job; does nothing after its end."""
         self._commands.put(partial(self._cancel, job))
 
-    async def close(self) -> None:
-        """Take no more jobs, end when the last one has ended."""
+    def drain(self) -> None:
+        """Take no more jobs from now on; the thread ends with the last one."""
         self._is_closing = True
         self._commands.put(lambda: None)
+
+    def abandon(self) -> None:
+        """End all jobs now, with an error."""
+        self._commands.put(partial(self._abandon, _closing()))
+
+    async def close(self) -> None:
+        """Drain, and wait for the end."""
+        self.drain()
         await asyncio.to_thread(self._thread.join)
 
     def _deliver(self, events: Sequence[tuple[Job, Event]], closed: Sequence[Job]) -> None:
@@ -132,7 +141,8 @@ class EngineThread:
                 seconds = timings.prompt_s + timings.predicted_s
                 self._answer_s += 0.2 * (seconds - self._answer_s)
                 self._on_result(event.result)
-            job.put(event)
+            if not job.put(event):
+                self.cancel(job)
         for job in closed:
             self.num_open -= len(job.parts)
 
@@ -144,9 +154,7 @@ class EngineThread:
                 self._round()
         finally:  # after a crash nobody may wait for ever
             self._is_closing = self._has_stopped = True
-            jobs = list(self._streams)
-            self._streams.clear()
-            self._send([(job, Failed(_stopped())) for job in jobs], jobs)
+            self._abandon(_stopped())
             while not self._commands.empty():
                 self._commands.get()()
 
@@ -171,8 +179,8 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's alone
             for stream in streams.values():
                 stream.close()
+            self._send([], [job])  # who is told may come again at once
             self._post(_reject, job, error)
-            self._send([], [job])
             return
         self._streams[job] = streams
         self._post(_accept, job)
@@ -185,6 +193,16 @@ class EngineThread:
             stream.close()
         self._note_state()
         self._send([(job, Failed(None))], [job])
+
+    def _abandon(self, error: Exception) -> None:
+        jobs = list(self._streams)
+        for streams in self._streams.values():
+            for stream in streams.values():
+                with suppress(Exception):  # after a crash the session may be beyond that
+                    stream.close()
+        self._streams.clear()
+        self._note_state()
+        self._send([(job, Failed(error)) for job in jobs], jobs)
 
     def _round(self) -> None:
         if not self._streams:
@@ -245,6 +263,10 @@ class EngineThread:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def _closing() -> ApiError:
+    return ApiError(503, "the server is shutting down", headers={"Retry-After": "5"})
 
 
 def _stopped() -> ApiError:

@@ -5,16 +5,25 @@ meanings are OpenAI's; where that API has none, llama.cpp's.
 """
 
 from dataclasses import replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from blockdraft.config import SamplingParams
 from blockdraft.serve.failure import ApiError
 from blockdraft.serve.settings import ServeSettings
 from blockdraft.session import AnswerSettings
 
-__all__ = ["AnswerFields", "Speculative", "StreamOptions", "Strict", "answer_settings"]
+__all__ = [
+    "AnswerFields",
+    "SamplingFields",
+    "Speculative",
+    "StreamOptions",
+    "Strict",
+    "answer_settings",
+]
 
 _PARAMS = (
     *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"),
@@ -23,7 +32,7 @@ _PARAMS = (
 _MAX_SEED = 2**64 - 1
 _DRAFT_NAMES = {"draft-dflash": "dflash"}
 
-_MAX_STOPS, _MAX_STOP_LENGTH = 16, 512
+_MAX_STOPS, _MAX_STOP_LENGTH, _MAX_BIASES = 16, 512, 1024
 StopText = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 
 
@@ -35,10 +44,24 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            known = cls.model_fields
-            return {key: data[key] for key in data if data[key] is not None or key not in known}
-        return data
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        found = {key: data[key] for key in data if key in known and data[key] is not None}
+        # One unknown key is enough to refuse: an error for each of a million takes gigabytes.
+        for key in islice((key for key in data if key not in known), 1):
+            found[key] = data[key]
+        return found
+
+
+def _of_few(value: Any) -> Any:
+    """Refuse a large mapping before an error is made for each of its values."""
+    if isinstance(value, dict) and len(value) > _MAX_BIASES:
+        raise PydanticCustomError(
+            "too_long", "it has {count} keys; at most {most}",
+            {"count": len(value), "most": _MAX_BIASES},
+        )  # fmt: skip
+    return value
 
 
 class StreamOptions(Strict):
@@ -54,18 +77,15 @@ class Speculative(Strict):
     n_max: int | None = Field(None, ge=1, le=63, description="most draft tokens of a round")
 
 
-class AnswerFields(Strict):
-    """What both kinds of completions may ask."""
+class SamplingFields(Strict):
+    """What every kind of request may ask."""
 
     model: str | None = Field(None, description="name of the served model")
-    max_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
-    n: int = Field(1, ge=1, le=128, description="answers to each prompt")
     seed: int | None = Field(None, ge=-1, le=_MAX_SEED, description="-1 draws one; it is reported")
-    stop: StopText | Annotated[list[StopText], Field(max_length=_MAX_STOPS)] | None = Field(
-        None, description="texts that end the answer before them"
-    )
+    stop: (
+        StopText | Annotated[list[StopText], Field(max_length=_MAX_STOPS, fail_fast=True)] | None
+    ) = Field(None, description="texts that end the answer before them")
     stream: bool = Field(False, description="send server-sent events")
-    stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=100)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -74,17 +94,27 @@ class AnswerFields(Strict):
     repeat_last_n: int | None = Field(None, ge=-1, lt=2**31)
     presence_penalty: float | None = Field(None, ge=-1e38, le=1e38)
     frequency_penalty: float | None = Field(None, ge=-1e38, le=1e38)
-    logit_bias: dict[str, float] | None = Field(None, description="by token id", max_length=1024)
+    logit_bias: Annotated[
+        dict[str, float] | None, Field(max_length=_MAX_BIASES), BeforeValidator(_of_few)
+    ] = Field(None, description="by token id")
     speculative: Speculative | bool | Literal["off"] | None = Field(
         None, description="how to draft; false or off writes without drafts"
     )
-    mark_drafts: bool = Field(False, description="say of every streamed piece if it was drafted")
     user: str | None = Field(None, description="a label; without effect")
     metadata: dict[str, Any] | None = Field(None, description="a label; without effect")
 
 
+class AnswerFields(SamplingFields):
+    """What both kinds of completions may ask beyond that."""
+
+    max_tokens: int | None = Field(None, ge=1, description="most tokens of an answer")
+    n: int = Field(1, ge=1, le=128, description="answers to each prompt")
+    stream_options: StreamOptions | None = None
+    mark_drafts: bool = Field(False, description="say of every streamed piece if it was drafted")
+
+
 def answer_settings(
-    fields: AnswerFields, settings: ServeSettings, *, drafter: str | None, max_tokens: int | None
+    fields: SamplingFields, settings: ServeSettings, *, drafter: str | None, max_tokens: int | None
 ) -> AnswerSettings:
     """Settings of the first answer; its siblings differ in ``choice``.
 

@@ -1,15 +1,17 @@
 """``response_format``: answers that must be JSON. Knows the wire, not how grammars work."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import Field
 
 from blockdraft.engine.rules import TokenRule
+from blockdraft.errors import CapacityError
 from blockdraft.serve.failure import ApiError
 from blockdraft.serve.fields import Strict
 from blockdraft.session.grammar import Grammars
 
-__all__ = ["ResponseFormat", "format_rule"]
+__all__ = ["JsonSchema", "ResponseFormat", "compiled", "format_rule"]
 
 
 class JsonSchema(Strict):
@@ -39,7 +41,21 @@ def format_rule(wanted: ResponseFormat | None, grammars: Grammars) -> TokenRule 
         return None
     if wanted.type == "json_object":
         return grammars.json()
-    if wanted.json_schema is None:
+    schema = wanted.json_schema
+    if schema is None:
         what = "response_format of type json_schema needs a json_schema"
         raise ApiError(400, what, param="response_format.json_schema", code="missing_field")
-    return grammars.json(wanted.json_schema.schema_)
+    return compiled(lambda: grammars.json(schema.schema_))
+
+
+def compiled(compile_rule: Callable[[], TokenRule]) -> TokenRule:
+    """What ``compile_rule`` gives; a schema that is too much says so in its code.
+
+    Raises:
+        ApiError: It is.
+        BlockdraftError: It cannot be honoured.
+    """
+    try:
+        return compile_rule()
+    except CapacityError as error:  # elsewhere this is a prompt that exceeds the context
+        raise ApiError(400, str(error), code="schema_too_complex") from error

@@ -9,6 +9,7 @@ from blockdraft.serve.failure import ApiError
 __all__ = ["about_invalid"]
 
 _MAX_NAME = 100
+_BRANCHES = ("str", "int", "bool")
 
 
 def about_invalid(findings: Sequence[Any], known: Iterable[str]) -> ApiError:
@@ -19,13 +20,15 @@ def about_invalid(findings: Sequence[Any], known: Iterable[str]) -> ApiError:
         known: Names of fields, of which a misspelt one may have been meant.
     """
     # Where a field may be of several types, each of them complains; the one that fits best
-    # complains of more than the type.
-    found = min(findings, key=lambda each: each["type"].endswith("_type"))
+    # complains of more than the type, or of the type of something deeper.
+    found = min(findings, key=lambda each: (each["type"].endswith("_type"), -len(each["loc"])))
     if found["type"] == "json_invalid":
         what = found.get("ctx", {}).get("error", "malformed")
         return ApiError(400, f"the body is not valid JSON: {what}", code="invalid_json")
     # The first place is "body". Others may name a branch of a union, which the body has not.
     place = [part for part in found["loc"][1:] if isinstance(part, int) or str(part).isidentifier()]
+    if found["type"].endswith("_type") and place[-1:] and place[-1] in _BRANCHES:
+        place.pop()
     name = _spelled(place)[:_MAX_NAME]
     if found["type"] == "extra_forbidden":
         close = get_close_matches(name, known, n=1)

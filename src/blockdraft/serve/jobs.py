@@ -7,11 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from blockdraft.serve.failure import ApiError
 from blockdraft.session import AnswerSettings, Result, TextChunk
 
 __all__ = ["Ended", "Event", "Failed", "Job", "Part", "Pieces"]
 
 _PATIENCE_S = 15.0
+_MAX_UNREAD = 4096
+"""Rounds of an answer that may wait for a slow client: about a megabyte as it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,21 @@ class Job:
         self.called_s = called_s
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._is_lost = False
 
-    def put(self, event: Event) -> None:
-        """Take an event; called on the event loop."""
+    def put(self, event: Event) -> bool:
+        """Take an event; called on the event loop.
+
+        Where too many are unread the job is lost: an error takes the event's place, False says to
+        cancel it, and what comes later is dropped.
+        """
+        if self._is_lost:
+            return True
+        self._is_lost = self._events.qsize() >= _MAX_UNREAD * len(self.parts)
+        if self._is_lost:
+            event = Failed(ApiError(408, "the client read too slowly", code="slow_client"))
         self._events.put_nowait(event)
+        return not self._is_lost
 
     async def events(self) -> AsyncIterator[Pieces | Ended | None]:
         """Pieces and ends of the answers, until all have ended; None when nothing came for long.

@@ -29,6 +29,7 @@ class Metrics:
         self._responses = counter("http_responses", "responses sent", "endpoint", "status")
         self._answers = counter("answers", "answers that ended", "finish_reason")
         self._prompt_tokens = counter("prompt_tokens", "tokens of prompts")
+        self._cached_tokens = counter("cached_prompt_tokens", "those of them that were known")
         self._predicted_tokens = counter("predicted_tokens", "tokens written")
         self._drafted = counter("spec_decode_draft_tokens", "tokens drafted")
         self._accepted = counter("spec_decode_accepted_tokens", "drafted tokens accepted")
@@ -52,6 +53,7 @@ class Metrics:
         times = result.timings
         self._answers.labels(result.finish_reason).inc()
         self._prompt_tokens.inc(times.prompt_tokens)
+        self._cached_tokens.inc(times.cached_tokens)
         self._predicted_tokens.inc(times.predicted_tokens)
         if times.ttft_s:
             self._ttft.observe(times.ttft_s)

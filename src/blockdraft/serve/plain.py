@@ -1,5 +1,6 @@
 """Small endpoints: the model, text to ids and back, health."""
 
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
@@ -23,7 +24,7 @@ class TokenizeRequest(Strict):
 class DetokenizeRequest(Strict):
     """Body of ``/detokenize``."""
 
-    tokens: list[int]
+    tokens: list[int] = Field(fail_fast=True)
 
 
 def tokenize(fields: TokenizeRequest, service: Service) -> dict[str, Any]:
@@ -43,11 +44,13 @@ def detokenize(fields: DetokenizeRequest, service: Service) -> dict[str, Any]:
 
 
 def model_card(service: Service, *, since_s: int) -> dict[str, Any]:
-    """What ``/v1/models`` says of the model."""
+    """What ``/v1/models`` says of the model, and what requests get that do not say."""
     engine = service.session.engine
     config = engine.target.config
+    settings = service.settings
+    defaults = {**asdict(settings.params), "max_tokens": settings.max_tokens}
     return {
-        "id": service.settings.model_id,
+        "id": settings.model_id,
         "object": "model",
         "created": since_s,
         "owned_by": "blockdraft",
@@ -58,6 +61,7 @@ def model_card(service: Service, *, since_s: int) -> dict[str, Any]:
             "n_ctx": engine.context_length,
             "n_ctx_train": config.context_length,
             "drafter": service.drafter_name,
+            "defaults": {key: value for key, value in defaults.items() if value or value == 0},
         },
     }
 

@@ -18,13 +18,13 @@ __all__ = ["PING", "EventStream", "event", "json_response", "while_connected"]
 PING = b": waiting\n\n"
 """A comment that shows proxies and dead clients' machines that the stream lives."""
 
-_DONE = b"data: [DONE]\n\n"
 _LEFT = 499  # as nginx logs a client that left; nobody reads it
 
 
-def event(value: object) -> bytes:
+def event(value: object, *, name: str | None = None) -> bytes:
     """One server-sent event."""
-    return b"data: " + to_json(value) + b"\n\n"
+    head = b"" if name is None else b"event: %s\n" % name.encode()
+    return head + b"data: " + to_json(value) + b"\n\n"
 
 
 def json_response(value: object) -> Response:
@@ -47,19 +47,23 @@ async def while_connected(
 
 
 class EventStream(Response):
-    """Server-sent events from an iterator, with ``[DONE]`` at its end.
+    """Server-sent events from an iterator.
 
     Args:
         events: Encoded events. An exception becomes an event with the error.
+        done: What follows the last event, unless it was an error.
         cancel: Called when the response ends, however it ends.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], *, cancel: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncIterator[bytes], *, done: bytes, cancel: Callable[[], None]
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self._done = done
         self._cancel = cancel
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,10 +89,11 @@ class EventStream(Response):
         try:
             async for data in self._events:
                 await body(data)
+                await asyncio.sleep(0)  # others' turn; a lost connection is noticed before the next
         except Exception as error:  # noqa: BLE001 - the status is sent; the client learns it here
             await body(event(as_api_error(error).body))
         else:
-            await body(_DONE)
+            await body(self._done)
         await body(b"", more=False)
 
 

@@ -1,18 +1,20 @@
-"""Runs the application until it is told to stop: sockets, signals, draining."""
+"""Runs the application until it is told to stop: signals, draining."""
 
 import asyncio
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blockdraft.errors import ConfigError
 from blockdraft.serve.app import create_app
+from blockdraft.serve.engine_thread import EngineThread
+from blockdraft.serve.protocol import Protocol
 from blockdraft.serve.settings import ServeSettings
 from blockdraft.session import Session
 
@@ -20,39 +22,50 @@ __all__ = ["make_server", "serve"]
 
 _LOG = logging.getLogger(__name__)
 
-_HEADERS_S = 20.0
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 that hangs up on connections that never send a request."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._deadline = self.loop.call_later(_HEADERS_S, self._expire)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def _expire(self) -> None:
-        if getattr(self, "cycle", None) is None and not self.transport.is_closing():
-            self.transport.close()
+_POLL_S = 0.05
+_FLUSH_S = 5  # at least, for the last bytes of responses once no answer is written any more
 
 
 class _Server(uvicorn.Server):
-    """Ends after SIGINT or SIGTERM as a program that was asked to, not as one that was killed."""
+    """Ends after SIGINT or SIGTERM as a program that was asked to, not as one that was killed.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[str], None]) -> None:
+    Args:
+        config: uvicorn's settings.
+        engine: What writes answers.
+        drain_s: Seconds that running answers have to end.
+        on_ready: Told the address when requests are taken.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        engine: EngineThread,
+        *,
+        drain_s: float,
+        on_ready: Callable[[str], None],
+    ) -> None:
         super().__init__(config)
+        self._engine = engine
+        self._drain_s = drain_s
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_ready(_address(self))
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Refuse new answers with 503 while the others end, then close all connections."""
+        self._engine.drain()
+        deadline_s = time.monotonic() + self._drain_s
+        while self._engine.num_open and not self.force_exit and time.monotonic() < deadline_s:
+            await asyncio.sleep(_POLL_S)
+        if self._engine.num_open and not self.force_exit:
+            _LOG.warning("%d answers did not end within %g s", self._engine.num_open, self._drain_s)
+            self._engine.abandon()
+        left_s = round(deadline_s - time.monotonic())
+        self.config.timeout_graceful_shutdown = max(_FLUSH_S, left_s)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -93,20 +106,20 @@ def make_server(
         on_ready: Told the address when requests are taken.
         access_log: Log a line for each request, without what is in it.
     """
+    app = create_app(session, settings)
     config = uvicorn.Config(
-        create_app(session, settings),
+        app,
         host=settings.host,
         port=settings.port,
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=access_log,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
     )
-    return _Server(config, on_ready)
+    return _Server(config, app.state.service.engine, drain_s=settings.drain_s, on_ready=on_ready)
 
 
 def serve(

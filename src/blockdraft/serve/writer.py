@@ -1,6 +1,7 @@
-"""From a job's events to a response: what chat and text completions have in common.
+"""From a job's events to a response, whole or streamed.
 
-Knows jobs and envelopes; the two kinds say what a choice looks like.
+Knows jobs and what chat and text completions have in common; each kind says what its objects look
+like.
 """
 
 from abc import ABC, abstractmethod
@@ -18,11 +19,58 @@ from blockdraft.serve.respond import PING, EventStream, event, json_response, wh
 from blockdraft.serve.service import Service
 from blockdraft.session import Result, TextChunk
 
-__all__ = ["AnswerWriter"]
+__all__ = ["AnswerWriter", "JobWriter"]
 
 
-class AnswerWriter(ABC):
-    """Writes the answers of one request as they come.
+class JobWriter(ABC):
+    """Runs the answers of one request as a job that ends with its client.
+
+    Args:
+        service: What answers it.
+        parts: Its answers.
+        is_streamed: Whether they are sent while they are written.
+
+    Attributes:
+        service: What answers it.
+        parts: Its answers.
+        done: What ends a stream.
+    """
+
+    done = b"data: [DONE]\n\n"
+
+    def __init__(self, service: Service, parts: Sequence[Part], *, is_streamed: bool) -> None:
+        self.service = service
+        self.parts = parts
+        self._is_streamed = is_streamed
+
+    @abstractmethod
+    async def whole(self, job: Job) -> Response:
+        """The response to a request that is not streamed."""
+
+    @abstractmethod
+    def events(self, job: Job) -> AsyncIterator[bytes]:
+        """The server-sent events of one that is."""
+
+    async def respond(self, request: Request) -> Response:
+        """The response; its headers wait until the engine has taken the job.
+
+        Raises:
+            ApiError: The queue is full.
+            BlockdraftError: The engine refuses the job.
+        """
+        engine = self.service.engine
+        job = await engine.submit(self.parts)
+
+        def cancel() -> None:
+            engine.cancel(job)
+
+        if self._is_streamed:
+            return EventStream(self.events(job), done=self.done, cancel=cancel)
+        return await while_connected(request, self.whole(job), cancel=cancel)
+
+
+class AnswerWriter(JobWriter):
+    """Writes the choices of one request as they come.
 
     Args:
         fields: The request.
@@ -32,8 +80,6 @@ class AnswerWriter(ABC):
 
     Attributes:
         fields: The request.
-        service: What answers it.
-        num_answers: How many there will be.
     """
 
     envelope: Envelope
@@ -42,10 +88,8 @@ class AnswerWriter(ABC):
     def __init__(
         self, fields: AnswerFields, service: Service, parts: Sequence[Part], num_prompt: int
     ) -> None:
+        super().__init__(service, parts, is_streamed=fields.stream)
         self.fields = fields
-        self.service = service
-        self.num_answers = len(parts)
-        self._parts = parts
         self._num_prompt = num_prompt
 
     @abstractmethod
@@ -65,25 +109,9 @@ class AnswerWriter(ABC):
         del index
         return ()
 
-    async def respond(self, request: Request) -> Response:
-        """The response; its headers wait until the engine has taken the job.
-
-        Raises:
-            ApiError: The queue is full.
-            BlockdraftError: The engine refuses the job.
-        """
-        engine = self.service.engine
-        job = await engine.submit(self._parts)
-
-        def cancel() -> None:
-            engine.cancel(job)
-
-        if self.fields.stream:
-            return EventStream(self._events(job), cancel=cancel)
-        return await while_connected(request, self._whole(job), cancel=cancel)
-
-    async def _whole(self, job: Job) -> Response:
-        chunks: list[list[TextChunk]] = [[] for _ in self._parts]
+    async def whole(self, job: Job) -> Response:
+        """One object with all choices."""
+        chunks: list[list[TextChunk]] = [[] for _ in self.parts]
         results: dict[int, Result] = {}
         async for found in job.events():
             if isinstance(found, Ended):
@@ -96,9 +124,10 @@ class AnswerWriter(ABC):
             choices.append(self.choice(index, result, whole[0] if whole else None))
         return json_response(self.envelope.wrap(choices, **self._totals(list(results.values()))))
 
-    async def _events(self, job: Job) -> AsyncIterator[bytes]:
+    async def events(self, job: Job) -> AsyncIterator[bytes]:
+        """A chunk for each piece of a choice."""
         envelope = replace(self.envelope, kind=self.stream_kind)
-        for index in range(self.num_answers):
+        for index in range(len(self.parts)):
             for choice in self.opening(index):
                 yield event(envelope.wrap([choice]))
         results: list[Result] = []
