@@ -38,6 +38,7 @@ DRAFT = DRAFTER | {
 }
 SHOW_DRAFT = {"--show-draft", "--no-show-draft"}
 SYSTEM = {"-sys", "--system-prompt"}
+CACHE = {"-cram", "--cache-ram"}
 OUTPUT = {"-o", "--output"}
 THREADS = {"-t", "--threads"}
 CORPUS = {"--prompts", "--hold-out", "--exclude-source", "--limit", "--max-tokens", "--seed"}
@@ -49,11 +50,12 @@ FLAGS = {
     | SHOW_DRAFT
     | SAMPLING
     | SYSTEM,
-    "chat": MODEL | ENGINE | DRAFT | SHOW_DRAFT | SAMPLING | SYSTEM,
+    "chat": MODEL | ENGINE | DRAFT | SHOW_DRAFT | SAMPLING | SYSTEM | CACHE,
     "serve": MODEL
     | ENGINE
     | DRAFT
     | SAMPLING
+    | CACHE
     | {"-a", "--alias", "-np", "--parallel", "--queue", "--cache-mib", "--host", "--port"}
     | {"--api-key", "--no-api-key", "--cors-origin", "--allowed-host"},
     "inspect": {"-c", "--ctx-size", "--json"} | DRAFTER,
@@ -69,9 +71,20 @@ FLAGS = {
     "export": {"--dtype"} | OUTPUT | MODEL,
     "bench": set(),
 }
-BENCH_SPEED = (
-    MODEL | THREADS | DRAFT | {"--isa", "--json", "--prompts", "--max-tokens", "--repeats"}
-)
+ANSWERED = {"--isa", "--json", "--prompts", "--categories", "--max-tokens", "--repeats"}
+BENCH_FLAGS = {
+    "speed": MODEL
+    | THREADS
+    | DRAFT
+    | ANSWERED
+    | {"--pairs", "--adversary", "--sweep", "--context-depths", "--plot", "--html"},
+    "peers-spec": MODEL | THREADS | DRAFT | ANSWERED | {"--peer-spec", "--llama-server"},
+    "serve": MODEL
+    | THREADS
+    | DRAFT
+    | ANSWERED
+    | {"--streams", "--requests", "--peer-spec", "--llama-server", "--check"},
+}
 # Those of `train fit` are settings of the training, not yet a promise.
 TRAIN_FLAGS = {
     "corpus": MODEL
@@ -82,7 +95,7 @@ TRAIN_FLAGS = {
     | {"--isa"},
     "eval": MODEL
     | {"-md", "--model-draft", "--prompts", "--bench-data", "--max-tokens", "--spec-draft-n-max"}
-    | {"--timed", "--repeats", "--isa", "--json"}
+    | {"--eval-set", "--teacher-forced", "--timed", "--repeats", "--isa", "--json"}
     | THREADS,
     "export": MODEL | OUTPUT | {"--type", "--corpus", "--prompts", "--evaluation"},
 }
@@ -97,12 +110,13 @@ def test_flags_of_training_steps_are_frozen(name: str) -> None:
     assert all(action.help for action in parser._actions)
 
 
-def test_flags_of_bench_speed_are_frozen() -> None:
+@pytest.mark.parametrize("name", BENCH_FLAGS)
+def test_flags_of_comparisons_are_frozen(name: str) -> None:
     (commands,) = (each for each in command_parser("bench")._actions if each.dest == "what")
     assert commands.choices is not None
-    parser = dict(commands.choices)["speed"]
+    parser = dict(commands.choices)[name]
     found = {flag for action in parser._actions for flag in action.option_strings}
-    assert found == BENCH_SPEED | {"-h", "--help"}
+    assert found == BENCH_FLAGS[name] | {"-h", "--help"}
     assert all(action.help for action in parser._actions)
 
 

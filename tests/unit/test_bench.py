@@ -282,7 +282,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ([], "kernels, decode, speed, oracle, peers or startup"),
+            ([], "kernels, decode, speed, oracle, peers, peers-spec, serve or startup"),
             (["kernels", "--rows", "1,x"], "--rows"),
             (["kernels", "--rows", "0"], "smallest allowed"),
             (["kernels", "--check"], "no flag --check"),

@@ -4,12 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blockdraft.bench.gains import PromptRun, average, ends_in_a_loop, summarize
 from blockdraft.bench.prompts import BUILTIN, load_prompts
-from blockdraft.bench.speed import bench_speed
+from blockdraft.bench.speed import SpeedExtras, SpeedReport, bench_speed
 from blockdraft.bench.subject import Subject
 from blockdraft.cli import main
 from blockdraft.config import DraftConfig
@@ -37,8 +38,9 @@ class TestPrompts:
     def test_builtin_has_eight_of_each_category(self) -> None:
         prompts = load_prompts(BUILTIN)
         counts = Counter(prompt.category for prompt in prompts)
-        assert counts == dict.fromkeys(["code", "code-edit", "explanation", "chat", "maths"], 8)
-        assert len({prompt.prompt for prompt in prompts}) == 40
+        names = ["code", "code-edit", "explanation", "chat", "maths", "summarise-with-quotes"]
+        assert counts == dict.fromkeys(names, 8)
+        assert len({prompt.prompt for prompt in prompts}) == 48
 
     def test_a_file_of_lines(self, tmp_path: Path) -> None:
         path = tmp_path / "p.jsonl"
@@ -133,6 +135,78 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
+class TestExtras:
+    """What is measured besides the gains."""
+
+    def measure(self, path: Path, prompts: Path, **extras: Any) -> SpeedReport:
+        return bench_speed(
+            Subject(path, "tiny", 1),
+            load_prompts(str(prompts)),
+            drafting=DraftConfig("ngram"),
+            max_tokens=12,
+            repeats=1,
+            extras=SpeedExtras(**extras),
+        )
+
+    def test_choices_and_cost_curve_are_always_there(
+        self, tiny_model: TinyModel, prompts: Path
+    ) -> None:
+        report = self.measure(tiny_model(), prompts)
+        found = report.to_json()
+        assert set(found["categories"]["a"]["choices"]) == {"drafters", "sizes", "mean_nodes"}
+        assert sum(found["overall"]["choices"]["drafters"].values()) == pytest.approx(1)
+        assert {"1", "2", "16"} <= set(found["verify_ms"])
+        assert "gate" not in found["categories"]["a"]
+        assert "mean nodes" in report.to_text()
+
+    def test_pairs_are_enough_in_every_category(self, tiny_model: TinyModel, prompts: Path) -> None:
+        report = self.measure(tiny_model(), prompts, pairs=5)
+        assert {name: gate.num_pairs for name, gate in report.gates.items()} == {"b": 6, "a": 5}
+        assert report.repeats == 3  # two prompts of b, three times each; one of a, five times
+        assert report.is_met == all(gate.is_met for gate in report.gates.values())
+        assert "plain / drafted s" in report.to_text()
+        assert report.to_json()["categories"]["a"]["gate"]["pairs"] == 5
+
+    def test_a_pair_counts_the_time_to_the_first_token(
+        self, tiny_model: TinyModel, prompts: Path
+    ) -> None:
+        (run, *_) = self.measure(tiny_model(), prompts, pairs=1).runs
+        assert run.pairs[0].plain_s > run.plain_s
+        assert run.pairs[0].drafted_s > run.drafted_s
+
+    def test_a_sweep_names_the_best_setting(self, tiny_model: TinyModel, prompts: Path) -> None:
+        report = self.measure(tiny_model(), prompts, has_sweep=True)
+        rates = report.regrets["a"].tokens_per_s
+        assert {"plain", "ngram K1", "ngram K7", "suffix K3"} <= set(rates)
+        assert report.is_identical
+        assert "regret" in report.to_text()
+        found = report.to_json()
+        assert found["categories"]["b"]["sweep"]["best"] in rates
+        regrets = [one["sweep"]["regret"] for one in found["categories"].values()]
+        assert found["overall"]["regret"] == pytest.approx(sum(regrets) / 2)
+
+    def test_wrong_drafts_change_no_token(self, tiny_model: TinyModel, prompts: Path) -> None:
+        report = self.measure(tiny_model(), prompts, is_adverse=True)
+        assert report.spec_type == "adversary"
+        assert report.is_identical
+
+    def test_depths_come_one_after_the_other(self, tiny_model: TinyModel, prompts: Path) -> None:
+        path = tiny_model(metadata={"llama.context_length": 1024})
+        report = self.measure(path, prompts, depths=(0, 64))
+        flat, deep = report.depths
+        assert (flat.tokens, deep.tokens) == (0, 64)
+        assert deep.prompt_tokens > flat.prompt_tokens + 64
+        assert report.runs == flat.runs
+        assert [one["depth"] for one in report.to_json()["depths"]] == [0, 64]
+        assert "depth" in report.to_text()
+
+    def test_a_depth_beyond_the_context_is_refused_at_once(
+        self, tiny_model: TinyModel, prompts: Path
+    ) -> None:
+        with pytest.raises(ConfigError, match=r"1 at depth 5000 has .* exceed the context"):
+            self.measure(tiny_model(), prompts, depths=(0, 5000))
+
+
 class TestCommand:
     def test_report_has_the_keys_that_others_read(
         self,
@@ -144,6 +218,7 @@ class TestCommand:
         out = tmp_path / "out.json"
         line = ["bench", "speed", "-m", str(tiny_model()), "-t", "1", "--prompts", str(prompts)]
         line += ["--max-tokens", "24", "--repeats", "2", "--spec-draft-n-max", "3"]
+        line += ["--spec-type", "ngram"]
         assert main([*line, "--json", str(out)]) == 0
         report = json.loads(out.read_text())
         assert {"overall", "categories", "prompts", "command"} <= set(report)

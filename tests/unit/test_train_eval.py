@@ -13,14 +13,14 @@ import pytest
 from blockdraft.bench.acceptance import Acceptance, average_acceptance
 from blockdraft.bench.evaluation import DrafterReport, drafter_sha256, evaluate_drafter
 from blockdraft.bench.gains import ends_in_a_loop
-from blockdraft.bench.prompts import SpeedPrompt, load_prompts
+from blockdraft.bench.prompts import BUILTIN, SpeedPrompt, load_prompts
 from blockdraft.bench.subject import Subject
 from blockdraft.cli import main
 from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.session import Session
 from blockdraft.train import run_folder, trainer
-from blockdraft.train.eval_set import held_out_prompts, named_prompts, write_prompts
+from blockdraft.train.eval_set import eval_set, held_out_prompts, write_prompts
 from blockdraft.train.prompts import read_prompts
 from blockdraft.train.shards import Corpus, CorpusSequence
 from tests.native_dflash import network
@@ -139,21 +139,24 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_named_set_has_twenty_more_of_each_source(data: Path) -> None:
-    found = named_prompts(data)
+def test_the_full_set_has_twenty_more_of_each_source(data: Path) -> None:
+    found = eval_set("full", data)
     assert len({prompt.id for prompt in found}) == len(found) == 82
     assert [prompt.id for prompt in found[:2]] == ["humaneval-0", "ifeval-29"]
     counts = Counter(prompt.id.rpartition("-")[0] for prompt in found[2:])
     assert counts == dict.fromkeys(
         ["humaneval", "mbpp-sanitized-test", "gsm8k-test", "mt-bench"], 20
     )
-    assert found == named_prompts(data)
+    assert found == eval_set("full", data)
+    assert found[:2] == eval_set("quick", data)
 
 
 def test_a_set_with_too_few_prompts_is_refused(data: Path) -> None:
     write_lines(data / "bench.jsonl.gz", [{"prompt": "x", "source": "humaneval"}])
     with pytest.raises(ConfigError, match="has 1 more prompts of humaneval, not 20"):
-        named_prompts(data)
+        eval_set("full", data)
+    with pytest.raises(ConfigError, match="is 'named'; it must be quick or full"):
+        eval_set("named", data)
 
 
 def test_held_out_prompts_are_those_that_a_run_leaves_out(tmp_path: Path) -> None:
@@ -237,15 +240,26 @@ def test_a_run_is_evaluated(command: list[str], tmp_path: Path, capsys: Output) 
     assert report["command"][0] == "blockdraft"
 
 
+def test_the_gap_is_explained(command: list[str], tmp_path: Path, capsys: Output) -> None:
+    out = tmp_path / "out.json"
+    assert main([*command, "--teacher-forced", "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
+    report = json.loads(out.read_text())
+    forced, real = report["same_answers"]["tau"], report["overall"]["tau"]
+    assert f"teacher-forced, the same answers: tau {forced:.2f} (a {forced:.2f})" in shown
+    assert f"{forced - 1.75:+.2f} from the run's 1.75" in shown
+    assert f"{real - forced:+.2f} to real decoding's {real:.2f}" in shown
+
+
 def test_it_can_be_timed(command: list[str], tmp_path: Path, capsys: Output) -> None:
     out = tmp_path / "out.json"
     assert main([*command, "--timed", "--repeats", "1", "--json", str(out)]) == 0
     assert "speed-up" in capsys.readouterr().out
     speed = json.loads(out.read_text())["speed"]
-    assert (speed["type"], speed["overall"]["identical"]) == ("ngram+dflash", "2/2")
+    assert (speed["type"], speed["overall"]["identical"]) == ("ngram+suffix+dflash", "2/2")
 
 
-def test_the_named_set_is_used(
+def test_a_set_is_used(
     command: list[str], data: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     seen: list[Any] = []
@@ -257,11 +271,13 @@ def test_the_named_set_is_used(
     monkeypatch.setattr("blockdraft.cli.train_eval.evaluate_drafter", record)
     at = command.index("--prompts")
     start = command[:at]
-    assert main([*start, "--bench-data", str(data), "--spec-draft-n-max", "2"]) == 2
+    folder = ["--bench-data", str(data)]
+    assert main([*start, *folder, "--spec-draft-n-max", "2"]) == 2
+    assert main([*start, *folder, "--eval-set", "quick"]) == 2
     assert main(start) == 2
-    assert seen == [(82, 2), (40, None)]
+    assert seen == [(82, 2), (2, None), (len(load_prompts(BUILTIN)), None)]
     capsys.readouterr()
-    assert main([*start, "--prompts", "named"]) == 2
-    assert "--prompts named needs --bench-data DIR" in capsys.readouterr().err
-    assert main([*command, "--bench-data", str(data)]) == 2
-    assert "--bench-data is for --prompts named" in capsys.readouterr().err
+    assert main([*start, "--eval-set", "quick"]) == 2
+    assert "--eval-set quick needs --bench-data DIR" in capsys.readouterr().err
+    assert main([*command, *folder]) == 2
+    assert "--bench-data is for --eval-set, not for --prompts" in capsys.readouterr().err

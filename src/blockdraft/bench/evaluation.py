@@ -40,12 +40,16 @@ class Answer:
         category: Of the prompt.
         stats: Its rounds.
         is_loop: Whether it ends in a loop.
+        prompt_ids: Tokens of the prompt, chat template included.
+        token_ids: Tokens of the answer.
     """
 
     id: str
     category: str
     stats: SpeculationStats
     is_loop: bool
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The answer for programs; its keys are stable."""
@@ -212,7 +216,14 @@ def drafter_sha256(drafter: Path) -> str:
 def _answer(session: Session, prompt: SpeedPrompt, max_tokens: int) -> Answer:
     result = session.generate(prompt.prompt, params=_GREEDY, max_tokens=max_tokens)
     assert result.stats is not None
-    return Answer(prompt.id, prompt.category, result.stats, ends_in_a_loop(result.token_ids))
+    return Answer(
+        prompt.id,
+        prompt.category,
+        result.stats,
+        ends_in_a_loop(result.token_ids),
+        tuple(session.encode(prompt.prompt)),
+        tuple(result.token_ids),
+    )
 
 
 def _group(answers: Sequence[Answer]) -> Group:

@@ -7,7 +7,7 @@ same weight. An answer that ends in a loop is counted, but not in tau and accept
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,24 @@ import numpy as np
 from blockdraft.bench.acceptance import Acceptance, acceptance_of, average_acceptance
 from blockdraft.speculative.stats import SpeculationStats
 
-__all__ = ["PromptRun", "Summary", "average", "ends_in_a_loop", "summarize"]
+__all__ = ["Pair", "PromptRun", "Summary", "average", "by_category", "ends_in_a_loop", "summarize"]
 
 _LOOP_TOKENS = 48
 _LOOP_PERIOD = 16
 _RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two runs of one prompt, one after the other.
+
+    Attributes:
+        plain_s: Seconds from the call to the end without drafts.
+        drafted_s: The same with drafts.
+    """
+
+    plain_s: float
+    drafted_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,9 @@ class PromptRun:
         stats: Rounds of the first drafted run.
         is_identical: Whether every run gave the same tokens.
         is_loop: Whether the answer ends in a loop.
+        pairs: Each pair of runs, time to first token included.
+        fixed_s: What ``plain_s`` is, of each fixed setting by its name.
+        prompt_tokens: Tokens of the prompt.
     """
 
     id: str
@@ -45,6 +61,9 @@ class PromptRun:
     stats: SpeculationStats
     is_identical: bool
     is_loop: bool
+    pairs: tuple[Pair, ...] = ()
+    fixed_s: Mapping[str, float] = field(default_factory=dict)
+    prompt_tokens: int = 0
 
     @property
     def speedup(self) -> float:
@@ -57,6 +76,7 @@ class PromptRun:
             "id": self.id,
             "category": self.category,
             "tokens": self.num_tokens,
+            "prompt_tokens": self.prompt_tokens,
             "plain_tokens_per_s": self.num_tokens / self.plain_s,
             "drafted_tokens_per_s": self.num_tokens / self.drafted_s,
             "speedup": self.speedup,
@@ -116,6 +136,12 @@ def ends_in_a_loop(token_ids: Sequence[int]) -> bool:
     if len(end) < _LOOP_TOKENS:
         return False
     return any(end[period:] == end[:-period] for period in range(1, _LOOP_PERIOD + 1))
+
+
+def by_category(runs: Sequence[PromptRun]) -> dict[str, list[PromptRun]]:
+    """The runs of each category, in the order in which categories first come."""
+    names = dict.fromkeys(run.category for run in runs)
+    return {name: [run for run in runs if run.category == name] for name in names}
 
 
 def summarize(runs: Sequence[PromptRun]) -> Summary:

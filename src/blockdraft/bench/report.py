@@ -8,15 +8,28 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from blockdraft.errors import ConfigError
 
-__all__ = ["Notify", "check_output", "format_table", "median", "write_json"]
+__all__ = ["Notify", "Table", "check_output", "format_table", "median", "write_json"]
 
 Notify = Callable[[str], None]
 """Told in a few words what is being measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A header and rows of as many cells."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """The table as `format_table` makes it."""
+        return format_table(self.header, self.rows)
 
 
 def median(values: Sequence[float]) -> float:

@@ -1,81 +1,55 @@
 """Drafting against plain decoding: the same prompts with and without drafts, in turn.
 
 Greedy, one sequence. Rates count the tokens after the first and the median seconds of the repeats;
-which way runs first alternates. What the figures mean is said in `bench.gains`.
+which way runs first alternates. What the figures mean is said in `bench.gains`, `bench.choices`,
+`bench.gate` and `bench.sweep`.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from blockdraft import _native
-from blockdraft.bench.gains import PromptRun, Summary, average, ends_in_a_loop, summarize
-from blockdraft.bench.limits import Machine, describe_machine
+from blockdraft.bench.depth import Depth
+from blockdraft.bench.filler import with_filler
+from blockdraft.bench.gains import Pair, PromptRun, ends_in_a_loop
+from blockdraft.bench.limits import describe_machine
+from blockdraft.bench.passes import PassTimer
 from blockdraft.bench.prompts import SpeedPrompt
-from blockdraft.bench.report import Notify, format_table, median
+from blockdraft.bench.report import Notify, median
+from blockdraft.bench.speed_report import SpeedReport
 from blockdraft.bench.subject import Subject
-from blockdraft.config import DraftConfig, SamplingParams
+from blockdraft.bench.sweep import PLAIN
+from blockdraft.bench.ways import DRAFTED, Way, fixed_ways, spoiled, two_ways
+from blockdraft.config import DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.session import Result, Session
 
-__all__ = ["SpeedReport", "bench_speed"]
+__all__ = ["SpeedExtras", "SpeedReport", "bench_speed"]
 
-_GREEDY = SamplingParams(temperature=0, seed=0)
+_CURVE_ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+_CURVE_CONTEXT = 128
+_CURVE_REPEATS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedReport:
-    """What `bench_speed` measured."""
+class SpeedExtras:
+    """What to measure besides the gains.
 
-    machine: Machine
-    model: str
-    threads: int
-    isa: str
-    spec_type: str
-    block_size: int
-    max_tokens: int
-    repeats: int
-    overall: Summary
-    categories: dict[str, Summary]
-    runs: tuple[PromptRun, ...]
+    Attributes:
+        pairs: Judge whether drafting loses, by at least so many pairs of runs in every category;
+            None does not.
+        is_adverse: Replace the drafters by one that is always wrong and costs as much.
+        has_sweep: Also measure fixed settings.
+        depths: Tokens of other text before every prompt; the prompts are answered at each.
+    """
 
-    @property
-    def is_identical(self) -> bool:
-        """Whether no prompt gave other tokens."""
-        return self.overall.num_identical == self.overall.num_prompts
+    pairs: int | None = None
+    is_adverse: bool = False
+    has_sweep: bool = False
+    depths: tuple[int, ...] = (0,)
 
-    def to_json(self) -> dict[str, Any]:
-        """The report for programs; its keys are stable."""
-        return {
-            "overall": self.overall.to_json(),
-            "categories": {name: one.to_json() for name, one in self.categories.items()},
-            "prompts": [run.to_json() for run in self.runs],
-            "machine": asdict(self.machine),
-            "model": self.model,
-            "threads": self.threads,
-            "isa": self.isa,
-            "type": self.spec_type,
-            "block_size": self.block_size,
-            "max_tokens": self.max_tokens,
-            "repeats": self.repeats,
-        }
 
-    def to_text(self) -> str:
-        """The report for people."""
-        header = ["category", "plain tok/s", "drafted", "speed-up", "95 %", "tau", "accepted"]
-        header += ["identical", "loops"]
-        rows = [_row(name, one) for name, one in (*self.categories.items(), ("all", self.overall))]
-        shares = " ".join(f"{share:.0%}" for share in self.overall.acceptance.by_position)
-        ms = self.overall.round_ms
-        return (
-            f"{self.model}, {self.threads} threads, {self.isa}, {self.machine.cpu}\n"
-            f"{self.spec_type}, B {self.block_size}, K {self.block_size - 1}, "
-            f"{self.max_tokens} tokens at most, {self.repeats} repeats\n"
-            f"{format_table(header, rows)}\n"
-            f"accepted by position: {shares or 'nothing was drafted'}\n"
-            f"a round: draft {ms['draft']:.3f} ms, verify {ms['verify']:.2f} ms, "
-            f"other {ms['other']:.3f} ms"
-        )
+_NOTHING_MORE = SpeedExtras()
 
 
 def bench_speed(
@@ -85,6 +59,7 @@ def bench_speed(
     drafting: DraftConfig,
     max_tokens: int,
     repeats: int = 3,
+    extras: SpeedExtras = _NOTHING_MORE,
     notify: Notify = lambda _: None,
 ) -> SpeedReport:
     """Measure what drafting gains.
@@ -95,10 +70,12 @@ def bench_speed(
         drafting: How tokens are drafted.
         max_tokens: The most tokens of an answer.
         repeats: Runs of each prompt each way; which way is first alternates.
+        extras: What else to measure.
         notify: Told what is being measured.
 
     Raises:
-        ConfigError: ``drafting`` turns drafts off, or no answer has two tokens.
+        ConfigError: ``drafting`` turns drafts off, no answer has two tokens, or a prompt does not
+            fit the context at the greatest depth.
         BlockdraftError: The model or a prompt cannot be honoured.
     """
     if drafting.spec_type == "none":
@@ -106,18 +83,28 @@ def bench_speed(
     session = Session.load(
         subject.path, num_threads=subject.num_threads, isa=subject.isa, drafting=drafting
     )
-    session.generate(prompts[0].prompt, params=_GREEDY, max_tokens=8)  # touches memory
-    runs: list[PromptRun] = []
-    for i, prompt in enumerate(prompts):
-        notify(f"{i + 1} of {len(prompts)}: {prompt.id}")
-        run = _measure(session, prompt, max_tokens, repeats, is_plain_first=i % 2 == 0)
-        if run is not None:
-            runs.append(run)
-    if not runs:
-        raise ConfigError("no answer has two tokens: there is no speed to measure")
-    names = list(dict.fromkeys(run.category for run in runs))
-    groups = {name: [run for run in runs if run.category == name] for name in names}
-    stats = runs[0].stats
+    if extras.is_adverse:
+        session = spoiled(session, subject, drafting)
+    ways = two_ways(session)
+    if extras.has_sweep:
+        ways += fixed_ways(session, subject, drafting)
+    texts = {depth: _texts(session, prompts, depth, max_tokens) for depth in extras.depths}
+    for way in ways:
+        way.answer(prompts[0].prompt, 8)  # touches memory
+    sizes = _repeats(prompts, repeats, extras.pairs)
+    depths: list[Depth] = []
+    for depth, at_depth in texts.items():
+        where = f" at depth {depth}" if depth else ""
+        runs: list[PromptRun] = []
+        for i, prompt in enumerate(at_depth):
+            notify(f"{i + 1} of {len(at_depth)}: {prompt.id}{where}")
+            run = _measure(ways, prompt, max_tokens, sizes[prompt.category], first=i)
+            if run is not None:
+                runs.append(run)
+        if not runs:
+            raise ConfigError("no answer has two tokens: there is no speed to measure")
+        depths.append(Depth(depth, tuple(runs)))
+    stats = depths[0].runs[0].stats
     return SpeedReport(
         machine=describe_machine(),
         model=subject.name,
@@ -126,49 +113,82 @@ def bench_speed(
         spec_type=stats.type_name,
         block_size=stats.block_size,
         max_tokens=max_tokens,
-        repeats=repeats,
-        overall=average(groups),
-        categories={name: summarize(group) for name, group in groups.items()},
-        runs=tuple(runs),
+        repeats=min(sizes.values()),
+        depths=tuple(depths),
+        verify_ms=_verify_ms(session),
+        is_gate=extras.pairs is not None,
     )
 
 
-def _measure(
-    session: Session, prompt: SpeedPrompt, max_tokens: int, repeats: int, *, is_plain_first: bool
-) -> PromptRun | None:
-    """One prompt both ways; None when its answer has no second token."""
-    results: dict[bool, list[Result]] = {False: [], True: []}
-    for repeat in range(repeats):
-        is_drafted = is_plain_first == (repeat % 2 == 1)
-        for draft in (is_drafted, not is_drafted):
-            results[draft].append(
-                session.generate(prompt.prompt, params=_GREEDY, max_tokens=max_tokens, draft=draft)
+def _texts(
+    session: Session, prompts: Sequence[SpeedPrompt], depth: int, max_tokens: int
+) -> list[SpeedPrompt]:
+    """The prompts behind ``depth`` tokens of other text, all of which fit the context."""
+    found: list[SpeedPrompt] = []
+    for prompt in prompts:
+        text = with_filler(prompt.prompt, depth, session.tokenizer)
+        num_tokens = len(session.encode(text)) if depth else 0
+        if num_tokens + max_tokens > session.engine.context_length:
+            raise ConfigError(
+                f"{prompt.id} at depth {depth} has {num_tokens} tokens, and {max_tokens} more"
+                f" exceed the context of {session.engine.context_length}"
             )
-    plain, drafted = results[False], results[True]
+        found.append(SpeedPrompt(prompt.id, prompt.category, text))
+    return found
+
+
+def _repeats(prompts: Sequence[SpeedPrompt], repeats: int, pairs: int | None) -> dict[str, int]:
+    """Repeats of each prompt by its category, so that there are enough pairs."""
+    names = [prompt.category for prompt in prompts]
+    if pairs is None:
+        return dict.fromkeys(names, repeats)
+    return {name: -(-pairs // names.count(name)) for name in names}
+
+
+def _measure(
+    ways: Sequence[Way], prompt: SpeedPrompt, max_tokens: int, repeats: int, *, first: int
+) -> PromptRun | None:
+    """One prompt every way; None when its answer has no second token."""
+    results: dict[str, list[Result]] = {way.name: [] for way in ways}
+    for repeat in range(repeats):
+        start = (first + repeat) % len(ways)
+        for way in (*ways[start:], *ways[:start]):
+            results[way.name].append(way.answer(prompt.prompt, max_tokens))
+    plain, drafted = results[PLAIN], results[DRAFTED]
     timings, stats = plain[0].timings, drafted[0].stats
     num_tokens = round(timings.tokens_per_s * timings.predicted_s)
     if not num_tokens or stats is None:
         return None
+    seconds = {
+        name: median([one.timings.predicted_s for one in each]) for name, each in results.items()
+    }
+    answers = {one.token_ids for each in results.values() for one in each}
     return PromptRun(
         id=prompt.id,
         category=prompt.category,
         num_tokens=num_tokens,
-        plain_s=median([result.timings.predicted_s for result in plain]),
-        drafted_s=median([result.timings.predicted_s for result in drafted]),
+        plain_s=seconds.pop(PLAIN),
+        drafted_s=seconds.pop(DRAFTED),
         stats=stats,
-        is_identical=len({result.token_ids for result in (*plain, *drafted)}) == 1,
+        is_identical=len(answers) == 1,
         is_loop=ends_in_a_loop(plain[0].token_ids),
+        pairs=tuple(Pair(_whole_s(a), _whole_s(b)) for a, b in zip(plain, drafted, strict=True)),
+        fixed_s=seconds,
+        prompt_tokens=timings.prompt_tokens,
     )
 
 
-def _row(name: str, one: Summary) -> list[str]:
-    return [
-        name,
-        f"{one.plain_tokens_per_s:.1f}",
-        f"{one.drafted_tokens_per_s:.1f}",
-        f"{one.speedup:.2f}",
-        f"{one.speedup_low:.2f}-{one.speedup_high:.2f}",
-        *one.acceptance.cells(),
-        f"{one.num_identical}/{one.num_prompts}",
-        f"{one.num_loops}",
-    ]
+def _whole_s(result: Result) -> float:
+    """From the call to the end."""
+    return result.timings.ttft_s + result.timings.predicted_s
+
+
+def _verify_ms(session: Session) -> dict[int, float]:
+    """The cost curve: milliseconds of passes of several sizes, behind a short context."""
+    target = session.engine.target
+    room = target.config.context_length - max(_CURVE_ROWS)
+    context = min(_CURVE_CONTEXT, room)
+    timer = PassTimer(target, context + max(_CURVE_ROWS))
+    timer.extend(context)
+    sizes = [rows for rows in _CURVE_ROWS if rows <= target.max_rows]
+    return {rows: 1000 * median(timer.time_rows(rows, _CURVE_REPEATS)) for rows in sizes}

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from blockdraft.cli.terminal import find_model
 from blockdraft.config import DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.hub import default_cache_dir
-from blockdraft.train.eval_set import NAMED, named_prompts
+from blockdraft.train.eval_set import EVAL_SETS, eval_set
 from blockdraft.train.run_folder import drafter_in, last_evaluation
 
 __all__ = ["DESCRIPTION", "EvalProgress", "add_arguments", "run"]
@@ -54,14 +55,25 @@ def add_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--prompts",
         metavar="FILE",
-        help="JSON lines with id, category and prompt; builtin, 40 prompts of our own; or named,"
-        " the evaluation set in --bench-data (default: named with --bench-data, or else builtin)",
+        help="JSON lines with id, category and prompt (default: builtin, prompts of our own)",
+    )
+    one.add_argument(
+        "--eval-set",
+        choices=EVAL_SETS,
+        help="a set in --bench-data: quick, or full with 20 more prompts each of HumanEval, MBPP,"
+        " GSM8K and MT-Bench (default with --bench-data: full)",
     )
     one.add_argument(
         "--bench-data",
         type=Path,
         metavar="DIR",
         help="folder with bench_quick.jsonl and bench.jsonl.gz",
+    )
+    one.add_argument(
+        "--teacher-forced",
+        action="store_true",
+        help="also draft at every few tokens of the same answers, and say what makes the gap to"
+        " real decoding; needs torch",
     )
     one.add_argument(
         "--max-tokens",
@@ -122,12 +134,23 @@ def run(args: argparse.Namespace) -> int:
     progress.finish()
     teacher = None if drafter is source else last_evaluation(source)
     print(report.to_text())
+    same = _teacher_forced(subject, drafter, report) if args.teacher_forced else None
     if teacher is not None:
         print(_teacher_text(teacher))
+    if same is not None:
+        print(same.explain(report, None if teacher is None else float(teacher["tau"])))
+    elif teacher is not None:
+        print(_GAP)
     speed = _timed(subject, drafter, prompts, report, args) if args.timed else None
     if args.json is not None:
         command = ["blockdraft", *sys.argv[1:]]
-        write_json(args.json, _json(report, teacher, speed) | {"command": command})
+        found = {
+            **report.to_json(),
+            "teacher_forced": teacher,
+            "same_answers": None if same is None else same.to_json(),
+            "speed": None if speed is None else speed.to_json(),
+        }
+        write_json(args.json, found | {"command": command})
     return 0 if speed is None or speed.is_identical else _MISSED
 
 
@@ -153,14 +176,13 @@ class EvalProgress:
 
 
 def _prompts(args: argparse.Namespace) -> tuple[SpeedPrompt, ...]:
-    name = args.prompts or (BUILTIN if args.bench_data is None else NAMED)
-    if name != NAMED:
-        if args.bench_data is not None:
-            raise ConfigError(f"--bench-data is for --prompts {NAMED}, not for {name}")
-        return load_prompts(name)
     if args.bench_data is None:
-        raise ConfigError(f"--prompts {NAMED} needs --bench-data DIR")
-    return named_prompts(args.bench_data)
+        if args.eval_set is not None:
+            raise ConfigError(f"--eval-set {args.eval_set} needs --bench-data DIR")
+        return load_prompts(args.prompts or BUILTIN)
+    if args.prompts is not None:
+        raise ConfigError(f"--bench-data is for --eval-set, not for --prompts {args.prompts}")
+    return eval_set(args.eval_set or EVAL_SETS[-1], args.bench_data)
 
 
 def _timed(
@@ -189,14 +211,22 @@ def _timed(
 
 def _teacher_text(found: Mapping[str, Any]) -> str:
     shares = " ".join(f"{share:.0%}" for share in found["survival"])
-    return f"teacher-forced, end of the run: tau {found['tau']:.2f}; by position {shares}\n{_GAP}"
+    return f"teacher-forced, end of the run: tau {found['tau']:.2f}; by position {shares}"
 
 
-def _json(
-    report: DrafterReport, teacher: Mapping[str, Any] | None, speed: SpeedReport | None
-) -> dict[str, Any]:
-    return {
-        **report.to_json(),
-        "teacher_forced": teacher,
-        "speed": None if speed is None else speed.to_json(),
-    }
+def _teacher_forced(subject: Subject, drafter: Path, report: DrafterReport) -> Any:
+    try:
+        module = import_module("blockdraft.train.teacher_forced")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError(
+            "--teacher-forced needs torch: pip install 'blockdraft[torch]'"
+        ) from error
+    return module.same_answers(
+        subject.path,
+        drafter,
+        report.answers,
+        width=report.block_size,
+        num_threads=subject.num_threads,
+    )

@@ -1,0 +1,79 @@
+"""Ways to write one answer over one target: they differ in time, not in tokens."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockdraft.bench.subject import Subject
+from blockdraft.bench.ways import FIXED_SIZES, GREEDY, fixed_ways, spoiled, two_ways
+from blockdraft.config import DraftConfig
+from blockdraft.session import Session
+from tests.native_dflash import network
+
+PROMPT = "a b a b a b"
+NETWORK = network(is_dflash2=True, is_causal=False, top_k=64, block_size=6)
+
+
+@pytest.fixture(scope="module")
+def subject(tiny_model: Callable[..., Path]) -> Subject:
+    return Subject(tiny_model("llama", "Q8_0", layers=5), "tiny", 1)
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> DraftConfig:
+    path = NETWORK.write_folder(tmp_path_factory.mktemp("drafters") / "dflash2")
+    return DraftConfig(drafter=str(path))
+
+
+@pytest.fixture(scope="module")
+def session(subject: Subject, drafting: DraftConfig) -> Session:
+    return Session.load(subject.path, num_threads=1, drafting=drafting)
+
+
+def test_fixed_settings_are_every_drafter_with_every_size_it_has_room_for(
+    session: Session, subject: Subject, drafting: DraftConfig
+) -> None:
+    ways = list(fixed_ways(session, subject, drafting))
+    lookups = [f"{kind} K{size}" for kind in ("ngram", "suffix") for size in FIXED_SIZES]
+    networks = [f"dflash K{size}" for size in FIXED_SIZES if size < NETWORK.block_size]
+    assert [way.name for way in ways] == lookups + networks
+    assert len({id(way.session.engine.target) for way in ways}) == 1
+    sizes = [way.session.engine.drafter for way in ways]
+    assert [one.block_size - 1 for one in sizes if one is not None] == [
+        *FIXED_SIZES * 2,
+        1,
+        2,
+        3,
+        5,
+    ]
+
+
+def test_without_a_network_only_lookups_are_fixed(subject: Subject) -> None:
+    drafting = DraftConfig("ngram")
+    session = Session.load(subject.path, num_threads=1, drafting=drafting)
+    names = [way.name for way in fixed_ways(session, subject, drafting)]
+    assert len(names) == 2 * len(FIXED_SIZES)
+
+
+def test_every_way_writes_the_same(
+    session: Session, subject: Subject, drafting: DraftConfig
+) -> None:
+    fixed = list(fixed_ways(session, subject, drafting))[::4]
+    wrong = two_ways(spoiled(session, subject, drafting))[1]
+    answers = [way.answer(PROMPT, 24) for way in (*two_ways(session), *fixed, wrong)]
+    assert len({answer.token_ids for answer in answers}) == 1
+    assert answers[0].stats is None
+
+
+@pytest.mark.parametrize("has_network", [True, False], ids=["network", "lookup"])
+def test_a_spoiled_session_accepts_next_to_nothing(
+    has_network: bool, subject: Subject, drafting: DraftConfig
+) -> None:
+    wanted = drafting if has_network else DraftConfig("ngram")
+    session = Session.load(subject.path, num_threads=1, drafting=wanted)
+    found = spoiled(session, subject, wanted).generate(PROMPT, params=GREEDY, max_tokens=24)
+    assert found.stats is not None
+    assert found.stats.type_name == "adversary"
+    assert found.stats.num_drafted > 0
+    assert found.stats.num_accepted <= 1  # a wrong token is right by chance
