@@ -3,7 +3,7 @@
 import json
 
 from blockdraft.speculative.costs import CostModel
-from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
+from blockdraft.speculative.policy import Network, Prospect, Switch, choose_nodes, next_switch
 
 __all__ = ["assert_replays"]
 
@@ -14,14 +14,17 @@ def assert_replays(text: str) -> list[Switch]:
     for line in map(json.loads, text.splitlines()):
         known, costs = line["known"], CostModel.from_json(line["costs"])
         if line["what"] == "nodes":
-            found = choose_nodes(known["chances"], costs, sunk_s=known["sunk_s"])
-            assert found == line["decision"]
+            options = {name: known[name] for name in ("sunk_s", "context", "least")}
+            nodes = choose_nodes(known["chances"], costs, **options)
+            assert nodes == line["decision"]
         else:
             assert line["what"] == "network"
             prospects = [
-                Prospect(tuple(p["ready"]), p["gain"], p["nodes"]) for p in known["prospects"]
+                Prospect(tuple(p["ready"]), tuple(p["shares"]), p["lag"])
+                for p in known["prospects"]
             ]
-            switch = next_switch(prospects, costs, known["name"], Switch(**known["switch"]))
+            network, before = Network(**known["network"]), Switch(**known["switch"])
+            switch = next_switch(prospects, costs, network, before, context=known["context"])
             assert switch == Switch(**line["decision"])
             switches.append(switch)
     return switches

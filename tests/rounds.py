@@ -3,7 +3,7 @@
 Tokens, the K/V hash at every committed length that is met, the logits of every committed row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,21 @@ from blockdraft.models.target import TargetModel
 from blockdraft.ops.batch import Batch, PassResult
 from blockdraft.speculative import Drafter
 
-__all__ = ["History", "assert_identical", "histories"]
+__all__ = ["CACHE_BYTES", "History", "Memory", "assert_identical", "histories"]
 
 CACHE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """K/V memory of an engine, and how many requests it runs at once."""
+
+    max_bytes: int = CACHE_BYTES
+    prefix_bytes: int = 0
+    max_running: int | None = None
+
+
+ROOMY = Memory()
 
 
 @dataclass
@@ -107,6 +119,10 @@ class _Tracer:
             states = self.histories[self._owners[id(cache)]].states
             states[cache.length] = cache.state_hash()
 
+    def is_open(self, key: int) -> bool:
+        history = self.histories.get(key)
+        return history is not None and (history.last is None or not history.last.finish_reason)
+
     def note(self, events: Sequence[TokenEvent]) -> None:
         for event in events:
             history = self.histories[event.request_id]
@@ -119,32 +135,56 @@ class _Tracer:
 
 
 def histories(
-    target: TargetModel, requests: Sequence[Request], drafter: Drafter | None = None
+    target: TargetModel,
+    requests: Sequence[Request],
+    drafter: Drafter | None = None,
+    *,
+    memory: Memory = ROOMY,
+    cancels: Mapping[int, int] | None = None,
 ) -> list[History]:
-    """What each of the requests saw, run together from the first pass on."""
+    """What each of the requests saw, run together from the first pass on.
+
+    Args:
+        target: The network.
+        requests: What to run.
+        drafter: What drafts.
+        memory: K/V memory of the engine.
+        cancels: Steps after which a request is cancelled, by its place.
+    """
     tracing = _TracingTarget(target)
-    engine = Engine(tracing, max_cache_bytes=CACHE_BYTES, drafter=drafter)
+    engine = Engine(
+        tracing, max_cache_bytes=memory.max_bytes, max_running=memory.max_running, drafter=drafter
+    )
+    engine.keep_prefixes(memory.prefix_bytes)
     tracer = _Tracer(engine, requests)
     rows: dict[int, list[_Row]] = {key: [] for key in tracer.histories}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchBuilder, "build", lambda *args: tracer.build(*args))
         patch.setattr(SequenceCache, "release", lambda cache: tracer.release(cache))
+        num_steps = 0
         while engine.has_work:
             events = engine.step()
             for key, found in zip(tracer.order, tracing.rows, strict=True):
                 rows[key] += found
             tracer.note(events)
+            num_steps += 1
+            assert engine.used_cache_bytes <= memory.max_bytes
+            assert engine.kept_cache_bytes <= memory.prefix_bytes
+            for key, step in (cancels or {}).items():
+                if step == num_steps and tracer.is_open(key):
+                    engine.cancel(key)
     for key, history in tracer.histories.items():
         history.token_ids += history.output
         for row in rows[key]:
             _keep_if_committed(history, row)
+    engine.keep_prefixes(0)
     assert engine.used_cache_bytes == 0
     return list(tracer.histories.values())
 
 
 def _keep_if_committed(history: History, row: _Row) -> None:
     start = row.position + 1 - len(row.path)
-    if row.position >= max(history.states):
+    if row.position >= max(history.states, default=0):
         return
     if history.token_ids[start : row.position + 1] == row.path:
         known = history.logits.setdefault(row.position, row.logits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from blockdraft.kv_cache import SequenceCache
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.models.target import TargetModel
 from blockdraft.ops.batch import PassResult
-from blockdraft.speculative import NO_DRAFTS, CommittedRows, DFlashDrafter, DraftTask, Proposal
+from blockdraft.speculative import (
+    NO_DRAFTS,
+    CommittedRows,
+    Controller,
+    DFlashDrafter,
+    Drafter,
+    DraftTask,
+    Proposal,
+)
+from blockdraft.speculative.costs import CostCurve, CostModel
 from tests.native_dflash import TOSSED, load_networks, load_tapped, network
 
 TinyModel = Callable[..., Path]
@@ -91,7 +101,7 @@ REQUESTS = (
 )
 
 
-def run_all(target: TargetModel, drafter: DFlashDrafter, requests: Sequence[Request]) -> list[Any]:
+def run_all(target: TargetModel, drafter: Drafter, requests: Sequence[Request]) -> list[Any]:
     """Statistics of every request."""
     found = {}
     one = Engine(target, max_cache_bytes=CACHE_BYTES, drafter=drafter)
@@ -123,6 +133,45 @@ def compare(networks: Networks) -> None:
 
 def test_draft_caches_are_those_of_an_engine_that_never_drafts(networks: Networks) -> None:
     compare(networks)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_network_that_is_told_late_has_the_same_caches(networks: Networks, seed: int) -> None:
+    """The controller turns it on and off as random costs will have it."""
+    steps = np.random.default_rng(seed).exponential(size=4)
+    for model in networks.models.values():
+        drafting, silent = Watched(model), Watched(model, is_silent=True)
+        ticks = count()
+        curve = CostCurve(dict(zip((1, 2, 4, 8), np.cumsum(steps).tolist(), strict=True)))
+        controller = Controller(
+            [drafting],
+            CostModel(curve, {"dflash": CostCurve({1: 0.1, 4: 0.2})}),
+            clock=lambda ticks=ticks: next(ticks) * 1e-3,  # type: ignore[misc]
+        )
+        run_all(networks.target, controller, REQUESTS)
+        run_all(networks.target, silent, REQUESTS)
+        assert drafting.states
+        for i, found in drafting.states.items():
+            assert found.items() <= silent.states[i].items()
+
+
+def test_a_network_that_is_told_late_fills_its_pages_with_the_targets(networks: Networks) -> None:
+    """So what is kept of a prompt is found again, whether or not the network ever drafted."""
+    dear = CostModel(CostCurve({1: 1.0}), {"dflash": CostCurve({1: 9.0})})
+    for model in networks.models.values():
+        drafter = Controller([DFlashDrafter(model)], dear, clock=lambda: 0.0)
+        engine = Engine(networks.target, max_cache_bytes=CACHE_BYTES, drafter=drafter)
+        engine.keep_prefixes(CACHE_BYTES // 2)
+        answers: list[list[int | None]] = []
+        for request in (REQUESTS[1], REQUESTS[1]):
+            engine.add(request)
+            events = []
+            while engine.has_work:
+                events += engine.step()
+            answers.append([event.token_id for event in events])
+        assert answers[0] == answers[1]
+        assert events[-1].stats is not None
+        assert events[-1].stats.cached_tokens == 128  # of 130
 
 
 original_propose = DFlashDrafter.propose

@@ -1,8 +1,9 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockdraft.config import SamplingParams
-from blockdraft.engine import Engine, Request
+from blockdraft.engine import Engine, Request, scheduler
 from blockdraft.speculative import NgramDrafter
 from tests.fake_target import FakeSampler, FakeTarget
 
@@ -32,16 +33,38 @@ def run_alone(request: Request) -> list[int | None]:
     max_rows=st.integers(1, 40),
     spare_pages=st.integers(0, 6),
     num_drafts=st.integers(0, 9),
+    growth_and_kept=st.tuples(st.sampled_from([1, 256]), st.integers(0, 9)),
 )
 def test_every_request_gets_its_own_tokens(
-    requests: list[Request], arrivals: list[int], max_rows: int, spare_pages: int, num_drafts: int
+    requests: list[Request],
+    arrivals: list[int],
+    max_rows: int,
+    spare_pages: int,
+    num_drafts: int,
+    growth_and_kept: tuple[int, int],
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "GROWTH", growth_and_kept[0])
+        engine, target, budget = small_engine(requests, max_rows, spare_pages, num_drafts)
+        engine.keep_prefixes(growth_and_kept[1] * target.layout.full_page_bytes)
+        check(engine, budget, requests, arrivals)
+    assert max(target.pass_rows) <= max_rows
+
+
+def small_engine(
+    requests: list[Request], max_rows: int, spare_pages: int, num_drafts: int
+) -> tuple[Engine, FakeTarget, int]:
+    """An engine with room for the longest request, and how much that is."""
     target = FakeTarget(max_rows=max_rows)
     longest = max(len(request.token_ids) + request.max_tokens for request in requests)
     page_bytes = target.layout.full_page_bytes + target.layout.window_page_bytes
     budget = target.layout.max_bytes(longest, rows_per_pass=max_rows) + spare_pages * page_bytes
     drafter = NgramDrafter(num_drafts) if num_drafts else None
     engine = Engine(target, max_cache_bytes=budget, sampler=FakeSampler(), drafter=drafter)
+    return engine, target, budget
+
+
+def check(engine: Engine, budget: int, requests: list[Request], arrivals: list[int]) -> None:
     tokens: dict[int, list[int | None]] = {}
     firsts: list[int] = []
     for request, pause in zip(requests, arrivals, strict=False):
@@ -57,8 +80,8 @@ def test_every_request_gets_its_own_tokens(
         assert num_steps < 2000
     assert list(tokens.values()) == [run_alone(request) for request in requests]
     assert firsts == sorted(firsts)
+    engine.keep_prefixes(0)
     assert engine.used_cache_bytes == 0
-    assert max(target.pass_rows) <= max_rows
 
 
 def collect(engine: Engine, tokens: dict[int, list[int | None]], firsts: list[int]) -> None:

@@ -142,7 +142,7 @@ def test_a_session_finds_the_shipped_drafter(
     shipped: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="blockdraft"):
-        assert drafted_by(load(target)) == ("ngram+dflash", 16)
+        assert drafted_by(load(target)) == ("ngram+suffix+dflash", 16)
     assert f"drafting with {shipped}, made for tiny" in caplog.text
     assert drafted_by(load(target, "dflash")) == ("dflash", 16)
     assert drafted_by(load(target, policy="fixed")) == ("dflash", 4)
@@ -158,17 +158,17 @@ def test_it_is_left_out_where_something_else_is_asked_for(shipped: Path, target:
 
 def test_an_unknown_target_gets_ngrams(shipped: Path, tiny_model: Callable[..., Path]) -> None:
     other = tiny_model("llama", "Q8_0", layers=5, seed=1)
-    assert drafted_by(load(other)) == ("ngram", 8)
+    assert drafted_by(load(other)) == ("ngram+suffix", 8)
     with pytest.raises(ConfigError, match="no drafter is given, and none comes with blockdraft"):
         load(other, "dflash")
     with pytest.raises(ConfigError, match="drafts of ngram have no probability"):
-        load(other, draft_p_min=0.5)
+        load(other, draft_p_min=0.5, policy="fixed")
 
 
 def test_another_drafter_takes_its_place(shipped: Path, target: Path, tmp_path: Path) -> None:
     other = network(block_size=6).write_folder(tmp_path / "other")
     shipped.unlink()
-    assert drafted_by(load(target, None, str(other))) == ("ngram+dflash", 16)
+    assert drafted_by(load(target, None, str(other))) == ("ngram+suffix+dflash", 16)
     assert drafted_by(load(target, None, str(other), policy="fixed")) == ("dflash", 6)
 
 
@@ -178,11 +178,11 @@ def test_another_drafter_takes_its_place(shipped: Path, target: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], "ngram+dflash"),
-        (["-md", "auto"], "ngram+dflash"),
+        ([], "ngram+suffix+dflash"),
+        (["-md", "auto"], "ngram+suffix+dflash"),
         (["--spec-policy", "fixed"], "dflash"),
         (["--spec-type", "suffix,dflash"], "suffix+dflash"),
-        (["-md", "none"], "ngram"),
+        (["-md", "none"], "ngram+suffix"),
         (["-md", "none", "--spec-policy", "fixed"], "ngram"),
         (["--spec-type", "ngram"], "ngram"),
         (["--spec-type", "none"], None),

@@ -232,6 +232,7 @@ class TestCommand:
             "cache_dir": None,
         }
         assert loaded.loads == [("m", settings)]
+        assert loaded.kept_bytes == [1 << 30]
 
     def test_base_model_is_refused(self, loaded: FakeSession, capsys: Output) -> None:
         loaded.tokenizer.chat_template = None

@@ -48,13 +48,24 @@ class TestFlags:
         [
             (["--draft-max", "4"], "use --spec-draft-n-max"),
             (["--draft-p-min", "0.5"], "use --spec-draft-p-min"),
-            (["--spec-type", "eagle"], "'eagle' (choose from 'none', 'ngram', 'suffix', 'dflash')"),
+            (
+                ["--spec-type", "eagle"],
+                "'eagle' (choose from 'none', 'ngram', 'suffix', 'dflash', 'draft-simple')",
+            ),
             (["-md", "none", "--spec-type", "dflash"], "which -md none turns off"),
+            (["-md", "none", "--spec-type", "ngram,draft-simple"], "which -md none turns off"),
+            (["--spec-type", "draft-simple"], "is draft-simple, but no model that drafts is given"),
             (["-md", "x", "--spec-type", "ngram"], "ngram, which does not use the drafter x"),
             (["-md", "x", "--spec-type", "suffix"], "suffix, which does not use the drafter x"),
-            (["--spec-suffix-cache", "f"], "is f, but spec_type is not given; only suffix looks"),
+            (
+                ["--spec-suffix-cache", "f", "--spec-policy", "fixed"],
+                "is f, but spec_type is not given; only suffix looks",
+            ),
             (["--spec-type", "ngram", "--spec-suffix-cache", "f"], "but spec_type is ngram; only"),
-            (["-md", "none", "--spec-draft-p-min", "0.5"], "drafts of ngram have no probability"),
+            (
+                ["--spec-type", "ngram", "--spec-draft-p-min", "0.5"],
+                "drafts of ngram have no probability",
+            ),
             (["-md", "x", "--spec-draft-p-min", "2"], "draft_p_min is 2.0; it must be in [0, 1]"),
             (["--spec-draft-n-max", "0"], "draft_n_max is 0; it must be in [1, 63]"),
             (["--spec-type", "ngram,eagle"], "invalid choice: 'eagle' (choose from 'none', 'ng"),
@@ -90,7 +101,12 @@ class TestFlags:
             ([], DraftConfig()),
             (["-md", "auto"], DraftConfig()),
             (["--spec-type", "dflash"], DraftConfig("dflash")),
-            (["-md", "none"], DraftConfig("ngram")),
+            (["-md", "none"], DraftConfig("ngram,suffix")),
+            (
+                ["-md", "none", "--spec-policy", "fixed"],
+                DraftConfig("ngram", policy="fixed"),
+            ),
+            (["--spec-suffix-cache", "f"], DraftConfig(suffix_cache="f")),
             (["--spec-type", "suffix"], DraftConfig("suffix")),
             (
                 ["--spec-type", "suffix", "--spec-suffix-cache", "f", "--spec-draft-p-min", "0.3"],
@@ -101,6 +117,7 @@ class TestFlags:
             (["-md", "x"], DraftConfig(drafter="x")),
             (["--model-draft", "x", "--spec-type", "dflash"], DraftConfig("dflash", "x")),
             (["--spec-draft-model", "x"], DraftConfig(drafter="x")),
+            (["-md", "x", "--spec-type", "draft-simple"], DraftConfig("draft-simple", "x")),
             (["-md", "x", "--spec-type", "draft-dflash"], DraftConfig("dflash", "x")),
             (
                 ["-md", "x", "--spec-draft-n-max", "5", "--spec-draft-p-min", "0.3"],
@@ -125,7 +142,7 @@ class TestFlags:
             ("ngram", None, ("ngram",), ("ngram",)),
             ("suffix", None, ("suffix",), ("suffix",)),
             ("none", None, (), ()),
-            (None, "x", ("ngram", "dflash"), ("dflash",)),
+            (None, "x", ("ngram", "suffix", "dflash"), ("dflash",)),
             ("none", "x", (), ()),
             ("dflash", "x", ("dflash",), ("dflash",)),
         ],
@@ -145,7 +162,8 @@ class TestFlags:
         asked = DraftConfig(policy=policy)
         assert asked.is_open
         assert asked.settled("x") == DraftConfig(drafter="x", policy=policy)
-        assert asked.settled(None) == DraftConfig("ngram", policy=policy)
+        free = "ngram,suffix" if policy == "auto" else "ngram"
+        assert asked.settled(None) == DraftConfig(free, policy=policy)
         asked = DraftConfig("dflash", policy=policy)
         assert asked.settled("x") == DraftConfig("dflash", "x", policy=policy)
         with pytest.raises(ConfigError, match="no drafter is given, and none comes with"):

@@ -208,6 +208,7 @@ class TestOutput:
                 "predicted_s": 0.25,
                 "tokens_per_s": 8.0,
                 "ttft_s": 0.625,
+                "cached_tokens": 0,
             },
             "speculation": None,
         }

@@ -101,10 +101,10 @@ def test_prompts_are_read_beside_drafts() -> None:
     engine.add(requests[0])
     engine.step()
     engine.add(requests[1])
-    for _ in range(10):
+    for _ in range(12):
         engine.step()
     assert drafter.asked[0] == {0: 3}  # half of the seven rows beside the anchor
-    assert len(drafter.seen[1]) == 40
+    assert drafter.seen[1][:40] == [5] * 40
 
 
 def test_drafter_sees_every_committed_token_once_and_each_end() -> None:
@@ -165,7 +165,10 @@ def test_features_are_those_of_the_rows_that_stay() -> None:
         ({"draft_n_max": 64}, r"draft_n_max is 64; it must be in \[1, 63\]"),
         ({"spec_type": "ngram", "drafter": "d.gguf"}, "ngram, which does not use the drafter d.g"),
         ({"spec_type": "suffix", "drafter": "d.gguf"}, "suffix, which does not use the drafter d"),
-        ({"suffix_cache": "f"}, "suffix_cache is f, but spec_type is not given; only suffix"),
+        (
+            {"suffix_cache": "f", "policy": "fixed"},
+            "suffix_cache is f, but spec_type is not given; only suffix",
+        ),
         ({"drafter": "d.gguf", "draft_p_min": 1.5}, r"draft_p_min is 1.5; it must be in \[0, 1\]"),
         ({"spec_type": "ngram", "draft_p_min": 0.5}, "is 0.5, but drafts of ngram have no prob"),
         ({"spec_type": ""}, "spec_type is ; it must be one of none, ngram, suffix, dflash"),

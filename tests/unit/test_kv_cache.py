@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from blockdraft.errors import CapacityError
-from blockdraft.kv_cache import KVLayout, KVPool, SequenceCache, page_view
+from blockdraft.kv_cache import KVLayout, KVPool, MemoryBudget, SequenceCache, page_view
 from tests.fake_target import fake_config, read_slot, write_cache_slot
 
 FULL = KVLayout(2, 16, (0, 1))
@@ -259,3 +259,79 @@ def test_what_was_skipped_cannot_be_rolled_back_to() -> None:
     cache.rollback(640 + 39)
     with pytest.raises(CapacityError, match="position 678 needs keys from 639 on"):
         cache.rollback(640 + 38)
+
+
+# --- pages with several holders
+
+
+def adopted(pool: KVPool, donor: SequenceCache, num_pages: int) -> SequenceCache:
+    cache = SequenceCache(pool)
+    pages = donor.full_pages()[:num_pages].tolist(), donor.window_pages()[:num_pages].tolist()
+    cache.adopt(*pages)
+    return cache
+
+
+def test_adopted_pages_hold_what_their_sequence_wrote() -> None:
+    pool = pool_of(BOTH)
+    tokens = [i % 50 for i in range(150)]
+    donor = written_cache(pool, tokens)
+    used_bytes = pool.used_bytes
+    cache = adopted(pool, donor, 2)
+    assert (cache.length, pool.used_bytes) == (128, used_bytes)
+    assert cache.state_hash() == donor.state_hash(128)
+    extend(cache, BOTH, tokens[128:])
+    assert cache.state_hash() == donor.state_hash()
+
+
+@pytest.mark.parametrize("is_donor_first", [True, False])
+def test_a_page_is_free_once_the_last_holder_gave_it_back(is_donor_first: bool) -> None:
+    pool = pool_of(BOTH)
+    donor = written_cache(pool, [1] * 150)
+    cache = adopted(pool, donor, 2)
+    first, last = (donor, cache) if is_donor_first else (cache, donor)
+    state = last.state_hash()
+    first.release()
+    other = written_cache(pool, [9] * 150)  # takes pages that are free
+    assert last.state_hash() == state
+    last.release()
+    other.release()
+    assert (pool.used_bytes, pool.budget.used_bytes) == (0, 0)
+
+
+def test_only_an_empty_cache_adopts() -> None:
+    pool = pool_of(FULL)
+    donor = written_cache(pool, [1] * 64)
+    with pytest.raises(ValueError, match="64 positions are stored"):
+        donor.adopt(donor.full_pages().tolist(), [0])
+
+
+def test_nobody_rolls_back_into_a_page_that_others_hold() -> None:
+    pool = pool_of(BOTH)
+    donor = written_cache(pool, [1] * 140)
+    cache = adopted(pool, donor, 2)
+    for holder in (donor, cache):
+        with pytest.raises(ValueError, match="rollback to 100, inside a page that others hold"):
+            holder.rollback(100)
+    donor.rollback(135)
+    cache.rollback(128)
+    cache.release()
+    donor.rollback(120)
+
+
+def test_pools_on_one_budget_ask_for_what_is_kept() -> None:
+    page = FULL.full_page_bytes
+    budget = MemoryBudget(3 * page)
+    pools = [KVPool(FULL, budget) for _ in range(2)]
+    kept = written_cache(pools[0], [1])
+    asked: list[int] = []
+
+    def reclaim(nbytes: int) -> None:
+        asked.append(nbytes)
+        kept.release()
+
+    budget.reclaim = reclaim
+    cache = written_cache(pools[1], [1] * 130)
+    assert asked == [3 * page]
+    assert (pools[0].used_bytes, pools[1].used_bytes) == (0, 3 * page)
+    with pytest.raises(CapacityError, match=f"{page} bytes needed, 0 available of {3 * page}"):
+        cache.reserve(100)

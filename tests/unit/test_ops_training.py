@@ -15,9 +15,10 @@ from blockdraft.ops.torch import (
     TorchPass,
     TrainingOps,
     block_attention,
+    fused,
 )
 from blockdraft.ops.torch.arithmetic import rms_norm
-from blockdraft.ops.torch.fused import fused_rms_norm
+from blockdraft.ops.torch.fused import fused_rms_norm, rounded_linears
 from tests.drafting import TorchDrafter
 from tests.tiny_drafter import TinyDrafter
 
@@ -95,6 +96,7 @@ def test_training_computes_what_inference_computes(
     name: str, rows_per_chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_attention, "_CHUNK_ROWS", rows_per_chunk)
+    monkeypatch.setattr(fused, "_CACHED", 64 * rows_per_chunk)
     generator = torch.Generator().manual_seed(1)
     embedding, head = (torch.randn(131, 64, generator=generator) for _ in range(2))
     folder = SHAPES[name].write_folder(tmp_path / "drafter")
@@ -123,3 +125,23 @@ def test_norm_equals_the_plain_one(dtype: torch.dtype) -> None:
     for plain, fast in zip(*results, strict=True):
         assert fast.dtype == dtype
         torch.testing.assert_close(fast, plain, rtol=tolerance, atol=tolerance)
+
+
+def test_rounded_products_give_the_unrounded_matrices_their_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(7, 32, generator=generator).requires_grad_()
+    weights = [torch.randn(n, 32, generator=generator).requires_grad_() for n in (5, 3)]
+    probes = [torch.randn(7, n, generator=generator) for n in (5, 3)]
+    rounded = [each.detach().to(torch.bfloat16) for each in weights]
+    results = []
+    for found in (
+        rounded_linears(x, weights, rounded),
+        [torch.nn.functional.linear(x, each) for each in weights],
+    ):
+        total = sum((y * probe).sum() for y, probe in zip(found, probes, strict=True))
+        assert isinstance(total, Tensor)
+        results.append((*found, *torch.autograd.grad(total, (x, *weights))))
+    for a, b in zip(*results, strict=True):
+        assert a.dtype == torch.float32
+        assert torch.cosine_similarity(a.flatten(), b.flatten(), 0) > 0.999
+        assert not torch.equal(a, b)

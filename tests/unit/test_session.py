@@ -209,7 +209,8 @@ def test_result_has_the_keys_that_others_read() -> None:
         "text", "token_ids", "finish_reason", "seed", "timings", "speculation"
     ]  # fmt: skip
     assert list(found["timings"]) == [
-        "prompt_tokens", "prompt_s", "predicted_tokens", "predicted_s", "tokens_per_s", "ttft_s"
+        "prompt_tokens", "prompt_s", "predicted_tokens", "predicted_s", "tokens_per_s", "ttft_s",
+        "cached_tokens",
     ]  # fmt: skip
     assert found["token_ids"] == [ALPHABET.index("a"), ALPHABET.index("b")]
 

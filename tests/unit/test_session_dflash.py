@@ -155,10 +155,10 @@ def test_a_missing_drafter_is_named(target: Path, tmp_path: Path, capsys: Output
 
 
 def test_a_target_is_no_drafter(target: Path, capsys: Output) -> None:
-    message = refused(target, target, capsys)
+    message = refused(target, target, capsys, "--spec-type", "dflash")
     assert message == f"{target}: the architecture is 'llama'; drafters are 'dflash'"
     with pytest.raises(UnsupportedError):
-        load(target, None, str(target))
+        load(target, "dflash", str(target))
 
 
 def test_a_home_folder_is_found(
@@ -231,7 +231,7 @@ def test_compare_finds_tokens_identical(
     target: Path, drafters: dict[str, Path], capsys: Output
 ) -> None:
     for drafter in drafters.values():
-        for policy, type_name in (("auto", "ngram+dflash"), ("fixed", "dflash")):
+        for policy, type_name in (("auto", "ngram+suffix+dflash"), ("fixed", "dflash")):
             report = run_json(target, drafter, capsys, "--compare", "--spec-policy", policy)
             assert report["identical"] is True
             assert report["drafted"]["speculation"]["type"] == type_name

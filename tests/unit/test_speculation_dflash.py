@@ -223,9 +223,11 @@ def test_a_walk_draws_with_the_noise_of_each_position(temperature: float) -> Non
         for place, ids in enumerate(TOKENS.tolist()):
             row = CROSSED[place, before].astype(float) / temperature
             noise = [_native.gumbel(seed, 2, 31 + place, token_id) for token_id in ids]
-            before = int(np.argmax(row + noise))
+            noisy = row + noise
+            before = int(np.argmax(noisy))
             expected.append(ids[before])
-            probs.append(np.exp(row[before]) / np.exp(row).sum())
+            q, known = (np.exp(each[before]) / np.exp(each).sum() for each in (row, noisy))
+            probs.append(np.sqrt(q * known))
         assert proposal.token_ids == tuple(expected)
         assert proposal.probs == pytest.approx(probs)
         walks.add(proposal.token_ids)

@@ -2,17 +2,27 @@
 
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdraft.speculative.costs import CostCurve, CostModel
-from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
+from blockdraft.speculative.costs import ContextCost, CostCurve, CostModel
+from blockdraft.speculative.policy import (
+    Network,
+    Prospect,
+    Switch,
+    choose_nodes,
+    least_chance,
+    next_switch,
+)
 from blockdraft.speculative.types import Proposal
-from blockdraft.speculative.value import Calibration
+from blockdraft.speculative.value import Calibration, sureness
 
-FLAT = CostModel(CostCurve({1: 1.0, 64: 1.0001}), {"net": CostCurve({1: 0.2})})
-STEEP = CostModel(CostCurve({1: 1.0, 2: 2.0}), {"net": CostCurve({1: 0.2})})
+NET = Network("net")
+BLOCK = {"net": CostCurve({1: 0.2, 64: 0.2001})}
+FLAT = CostModel(CostCurve({1: 1.0, 64: 1.0001}), BLOCK)
+STEEP = CostModel(CostCurve({1: 1.0, 2: 2.0}), BLOCK)
 CHAINS = st.lists(
     st.lists(st.floats(0.01, 1.0), max_size=4).map(lambda chain: sorted(chain, reverse=True)),
     min_size=1,
@@ -53,43 +63,94 @@ def test_what_is_likelier_goes_first() -> None:
     assert choose_nodes([[0.3, 0.2], [0.9, 0.8]], costs) == [[], [0, 1]]
 
 
+def test_some_may_be_wanted_whether_or_not_they_pay() -> None:
+    assert choose_nodes([[0.5, 0.25], [0.3]], STEEP, least=2) == [[0], [0]]
+    assert choose_nodes([[0.5], []], STEEP, least=3) == [[0], []]
+    assert choose_nodes([[]], STEEP, least=3) == [[]]
+    assert choose_nodes([[0.9, 0.8]], FLAT, least=1) == [[0, 1]]
+
+
 def test_equal_rates_take_the_smaller_pass() -> None:
     assert choose_nodes([[0.0]], CostModel(CostCurve({1: 1.0, 2: 1.0}))) == [[]]
 
 
-class TestSwitch:
-    GOOD, BAD = Prospect((), gain=2.0, nodes=3.0), Prospect((), gain=0.05, nodes=3.0)
+def test_a_long_context_makes_rows_dear() -> None:
+    costs = CostModel(CostCurve({1: 1.0, 16: 1.3}), context=ContextCost(0.0, 0.001))
+    chances = [[0.5, 0.25, 0.1]]
+    assert choose_nodes(chances, costs) == [[0, 1, 2]]
+    assert choose_nodes(chances, costs, context=400) == [[0]]
+    assert choose_nodes(chances, costs, context=4000) == [[]]
 
-    def test_a_good_network_runs(self) -> None:
-        assert next_switch([self.GOOD], FLAT, "net", Switch()) == Switch()
+
+class TestSwitch:
+    GOOD, BAD = Prospect((), (0.9, 0.7, 0.4)), Prospect((), (0.05, 0.0, 0.0))
+
+    def test_a_good_network_runs_as_deep_as_pays(self) -> None:
+        assert next_switch([self.GOOD], FLAT, NET, Switch()) == Switch(depth=3)
+        costs = CostModel(CostCurve({1: 1.0, 3: 1.1, 4: 2.0}), BLOCK)
+        assert next_switch([self.GOOD], costs, NET, Switch()) == Switch(depth=2)
+
+    def test_a_wide_block_has_its_price(self) -> None:
+        costs = CostModel(FLAT.verify, {"net": CostCurve({2: 0.1, 3: 0.9})})
+        assert next_switch([self.GOOD], costs, NET, Switch()) == Switch(depth=1)
 
     def test_a_bad_one_is_left_and_tried_again_ever_more_rarely(self) -> None:
         switch, tries = Switch(), []
-        for round_idx in range(200):
-            switch = next_switch([self.BAD], FLAT, "net", switch)
+        for round_idx in range(400):
+            switch = next_switch([self.BAD], FLAT, NET, switch)
             assert not switch.is_on
             if switch.runs:
                 tries.append(round_idx)
         gaps = [b - a for a, b in pairwise(tries)]
-        assert tries[0] == 8
+        assert tries[0] == 16
         assert gaps == sorted(gaps)
         assert gaps[-1] >= 2 * gaps[0]
 
+    def test_trials_take_a_hundredth_of_the_time(self) -> None:
+        dear = CostModel(FLAT.verify, {"net": CostCurve({1: 3.0, 64: 3.001})})
+        switch, num_trials = Switch(), 0
+        for _ in range(3000):
+            switch = next_switch([self.BAD], dear, NET, switch)
+            num_trials += switch.runs
+        assert 8 <= num_trials <= 10  # each loses 3 plain rounds
+
     def test_drafts_at_hand_may_make_it_needless(self) -> None:
-        ready = Prospect((0.99, 0.98, 0.97, 0.96), gain=2.0, nodes=3.0)
-        assert not next_switch([ready], FLAT, "net", Switch()).runs
+        ready = Prospect((0.99, 0.98, 0.97, 0.96), (0.9, 0.7, 0.4))
+        assert not next_switch([ready], FLAT, NET, Switch()).runs
 
     def test_a_close_call_stays_as_it_is(self) -> None:
-        even = Prospect((), gain=0.2, nodes=0.0)  # 1.2 tokens in 1.2 s, or 1 in 1 s
-        assert next_switch([even], FLAT, "net", Switch()).runs
+        even = Prospect((), (0.201,))  # 1.2 tokens in 1.2 s, or 1 in 1 s
+        assert next_switch([even], FLAT, NET, Switch()).runs
         off = Switch(runs=False, is_on=False)
-        assert not next_switch([even], FLAT, "net", off).runs
+        assert not next_switch([even], FLAT, NET, off).runs
+
+    def test_what_has_to_be_read_first_counts(self) -> None:
+        costs = CostModel(FLAT.verify, BLOCK, read={"net": 0.1})
+        assert next_switch([self.GOOD], costs, NET, Switch()).runs
+        late = Prospect((), self.GOOD.shares, lag=2000)
+        assert not next_switch([late], costs, NET, Switch()).runs
+
+    def test_a_pass_for_each_draft_is_paid_for_each(self) -> None:
+        costs = CostModel(FLAT.verify, {"net": CostCurve({1: 0.5, 2: 0.6})})
+        small = Network("net", is_stepwise=True)
+        assert next_switch([self.GOOD], costs, small, Switch()).depth == 2
+
+    def test_a_step_is_worth_as_many_tokens_as_plain_decoding_writes_meanwhile(self) -> None:
+        costs = CostModel(CostCurve({1: 1.0, 5: 1.4}), {"net": CostCurve({1: 0.2})})
+        assert least_chance(costs, Network("net", is_stepwise=True), 1) == pytest.approx(0.3)
 
 
 def test_of_a_tree_the_likeliest_nodes_are_taken() -> None:
     costs = CostModel(CostCurve({1: 1.0, 4: 1.0, 5: 9.0}))
     # two children of the anchor, and one child of each
     assert choose_nodes([[0.6, 0.3, 0.5, 0.1]], costs) == [[0, 1, 2]]
+
+
+def test_what_the_noise_favours_is_surer() -> None:
+    scores, zero = np.log([0.6, 0.4]), np.zeros(2)
+    assert sureness(scores, zero, 0) == pytest.approx(0.6)
+    assert sureness(scores, np.array([2.0, 0.0]), 0) > sureness(scores, np.array([0.1, 0.0]), 0)
+    assert sureness(scores, np.array([99.0, 0.0]), 0) == pytest.approx(0.6**0.5)
 
 
 class TestCalibration:

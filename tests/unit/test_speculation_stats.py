@@ -71,3 +71,9 @@ def test_json_has_the_frozen_keys() -> None:
         "accepted_by_position": [1.0, 1.0, 1.0, 1.0],
         "block_size": 5,
     }
+
+
+def test_choices_count_rounds_by_drafter_and_size() -> None:
+    named = Proposal((1, 2), (-1, 0), drafter="suffix")
+    stats = counted((named, 1, 2), (chain(2), 0, 1), (chain(2), 2, 3), (NO_DRAFTS, 0, 1)).stats(1.0)
+    assert stats.choices == {("suffix", 2): 1, ("ngram", 2): 2, ("", 0): 1}

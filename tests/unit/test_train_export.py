@@ -21,11 +21,30 @@ from blockdraft.train.corpus_writer import CorpusWriter
 from blockdraft.train.export import ExportFiles, export_drafter
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.drafter_values import DrafterValues
+from blockdraft.weights.gguf import GGUFFile
+from blockdraft.weights.names import read_model_config
+from blockdraft.weights.safetensors import SafetensorsFolder
 from tests.tiny import write_tiny
 from tests.tiny_corpus import counting_sequence, write_counting_corpus
 from tests.tiny_run import TinyRun
 
 Output = pytest.CaptureFixture[str]
+
+BF16 = 30
+DFLASH2_KEYS = (("kernel_size", "rank"), ("group_size", "top_k"))
+TENSORS = (
+    *("fc.weight", "hidden_norm.weight", "norm.weight"),
+    *("candidate_selector.predecessor_codebook", "candidate_selector.successor_codebook"),
+    "candidate_selector.hidden_projection.weight",
+)
+LAYER_TENSORS = (
+    *("input_layernorm.weight", "post_attention_layernorm.weight"),
+    *(f"self_attn.{name}_proj.weight" for name in "qkvo"),
+    *("self_attn.q_norm.weight", "self_attn.k_norm.weight"),
+    *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+    *("attention_conv.base_kernel", "attention_conv.kernel_projection.weight"),
+    *("mlp_conv.base_kernel", "mlp_conv.kernel_projection.weight"),
+)
 
 
 def sha256_of(path: Path) -> str:
@@ -93,6 +112,37 @@ def test_exported_drafters_are_the_runs(files: ExportFiles, trained: TinyRun) ->
             np.testing.assert_array_equal(theirs[name], ours[name])
             limit = np.abs(ours[name]).max() / 100
             np.testing.assert_allclose(coded[name], ours[name], atol=limit)
+
+
+def test_the_folder_has_what_other_servers_require(files: ExportFiles, trained: TinyRun) -> None:
+    # What the configuration readers of vLLM and SGLang ask for, and z-lab's names of tensors.
+    export(files)
+    config = json.loads((files.output / "config.json").read_text())
+    inner = config["dflash_config"]
+    with GGUFFile.open(trained.target) as file:
+        target = read_model_config(file)
+    assert (config["model_type"], config["architectures"]) == ("qwen3", ["DFlash2DraftModel"])
+    assert (config["hidden_size"], config["vocab_size"]) == (target.hidden_size, target.vocab_size)
+    assert config["num_target_layers"] == target.num_layers
+    assert config["block_size"] == inner["block_size"] == 5
+    assert inner["target_layer_ids"] == [0, 2]
+    assert 0 <= inner["mask_token_id"] < target.vocab_size
+    assert config["layer_types"] == ["sliding_attention"]
+    assert (config["sliding_window"], config["use_sliding_window"]) == (16, True)
+    assert config["is_causal"] is inner["causal"] is False
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == target.rope.theta
+    assert config["max_position_embeddings"] >= target.context_length
+    assert config["dtype"] == "bfloat16"
+    assert "draft_vocab_size" not in config  # it would ask for a head of the drafter's own
+    pairs = [(inner[f"conv_{a}"], inner[f"selector_{b}"]) for a, b in DFLASH2_KEYS]
+    assert pairs == [(2, 8), (16, 4)]
+    with SafetensorsFolder.open(files.output) as folder:
+        assert set(folder.tensors) == {*TENSORS, *(f"layers.0.{name}" for name in LAYER_TENSORS)}
+        assert {info.ggml_type for info in folder.tensors.values()} == {BF16}
+        fused = (target.hidden_size, 2 * target.hidden_size)
+        assert folder.tensors["fc.weight"].shape == fused
+        codebook = folder.tensors["candidate_selector.successor_codebook"]
+        assert codebook.shape == (target.vocab_size, 8)
 
 
 def test_sessions_draft_with_both(files: ExportFiles) -> None:
@@ -198,6 +248,9 @@ def test_an_evaluation_names_its_weights(
     assert found["evaluated"] == expected
     assert "prompts" not in found
     assert found["overall"]["tau"] == 2.125
+    for path in (files.output, files.output / "drafter-q8_0.gguf"):
+        with DrafterFile.open(path) as file:
+            assert file.config.accepted == (0.75, 0.5)
 
 
 def test_the_evaluation_in_the_runs_folder_is_found(

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,7 +15,14 @@ from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.train.anchors import BlockSampler
 from blockdraft.train.checkpoint import load_checkpoint
 from blockdraft.train.fit import FitResult, RunFiles, fit
-from blockdraft.train.settings import Budget, Evaluation, Objective, Optimization, TrainingSettings
+from blockdraft.train.settings import (
+    Budget,
+    Evaluation,
+    Objective,
+    Optimization,
+    TrainingSettings,
+    settings_from,
+)
 from blockdraft.train.shape import DrafterShape
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.packed import FloatWeights
@@ -35,6 +42,14 @@ SETTINGS = TrainingSettings(
     draft_vocab_size=64,
     log_every=10,
 )
+OPTIONS = {
+    "dflash, decay": replace(SETTINGS, shape=DFLASH, objective=Objective("decay")),
+    "dflash2": SETTINGS,
+    "soft labels": replace(SETTINGS, objective=Objective(soft=0.5)),
+    "muon": replace(SETTINGS, optimization=replace(SETTINGS.optimization, kind="muon")),
+    "tables": replace(SETTINGS, selector="tables"),
+    "bfloat16": replace(SETTINGS, dtype="bfloat16"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +98,11 @@ def interrupting(after: int) -> Callable[[], Any]:
     return working
 
 
-@pytest.mark.parametrize("shape", [DFLASH, DFLASH2], ids=["dflash", "dflash2"])
-def test_thirty_steps_learn_and_the_drafter_reloads(files: RunFiles, shape: DrafterShape) -> None:
-    found = train(files, replace(SETTINGS, shape=shape))
+@pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
+def test_thirty_steps_learn_and_the_drafter_reloads(
+    files: RunFiles, settings: TrainingSettings
+) -> None:
+    found = train(files, settings)
     before, after = records(files, "evaluation")[:: len(records(files, "evaluation")) - 1]
     assert sum(after["loss_by_position"]) < 0.8 * sum(before["loss_by_position"])
     assert after["tau"] > before["tau"]
@@ -94,6 +111,8 @@ def test_thirty_steps_learn_and_the_drafter_reloads(files: RunFiles, shape: Draf
     with DrafterFile.open(files.output / "drafter") as drafter:
         assert drafter.config.target_layer_ids == (0, 2)
         assert not any(drafter.config.causal_layers)
+        assert drafter.config.head_token_ids is not None
+        assert len(drafter.config.head_token_ids) == 64
         source = FloatWeights(drafter)
         trained = weights(files)
         for name in ("fc.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight"):
@@ -101,12 +120,23 @@ def test_thirty_steps_learn_and_the_drafter_reloads(files: RunFiles, shape: Draf
             np.testing.assert_array_equal(source.matrix(name), bf16)
 
 
-def test_an_interrupted_run_goes_on_bit_for_bit(files: RunFiles, tmp_path: Path) -> None:
-    train(files)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        replace(OPTIONS["muon"], objective=Objective(soft=0.5), selector="tables"),
+    ],
+    ids=["defaults", "options"],
+)
+def test_an_interrupted_run_goes_on_bit_for_bit(
+    files: RunFiles, tmp_path: Path, settings: TrainingSettings
+) -> None:
+    settings = replace(settings, budget=Budget(steps=12), log_every=4)
+    train(files, settings)
     second = replace(files, output=tmp_path / "second")
     with pytest.raises(KeyboardInterrupt):
-        train(second, working=interrupting(after=13))
-    other = replace(SETTINGS, shape=DFLASH, seed=9, objective=Objective("decay"))
+        train(second, settings, working=interrupting(after=5))
+    other = replace(OPTIONS["dflash, decay"], budget=settings.budget, log_every=4, seed=9)
     train(second, other, resume=True)
     whole, halves = weights(files), weights(second)
     assert whole.keys() == halves.keys()
@@ -115,10 +145,23 @@ def test_an_interrupted_run_goes_on_bit_for_bit(files: RunFiles, tmp_path: Path)
     assert records(second, "train")[-1]["loss"] == records(files, "train")[-1]["loss"]
 
 
-def test_a_run_begins_from_a_drafter(files: RunFiles, tmp_path: Path) -> None:
-    first = train(files)
+def test_soft_labels_bring_the_drafter_nearer_to_the_target(files: RunFiles) -> None:
+    # The tiny target did not write the corpus: only its own distributions lead to it.
+    objective = Objective("decay", selector=0.0, soft=1.0)
+    train(files, replace(SETTINGS, objective=objective, log_every=1))
+    losses = [each["loss"] for each in records(files, "train")]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("selector", ["linear", "tables"])
+def test_a_run_begins_from_a_drafter(
+    files: RunFiles, tmp_path: Path, selector: Literal["linear", "tables"]
+) -> None:
+    first = train(files, replace(SETTINGS, selector=selector))
     second = replace(files, output=tmp_path / "second", drafter=files.output / "drafter")
-    settings = replace(SETTINGS, budget=Budget(steps=1), shape=DrafterShape(num_layers=3))
+    settings = replace(
+        SETTINGS, budget=Budget(steps=1), shape=DrafterShape(num_layers=3), selector=selector
+    )
     train(second, settings)
     begun = records(second, "evaluation")[0]
     # The folder is bf16; the selector's maps come back from its tables.
@@ -153,6 +196,15 @@ def test_a_growing_corpus_is_followed(files: RunFiles, tmp_path: Path, target: P
     )
 
 
+def test_settings_of_earlier_checkpoints_are_read() -> None:
+    values = asdict(SETTINGS)
+    for part, names in (("objective", ("soft",)), ("optimization", ("kind", "momentum", "slow"))):
+        for name in names:
+            del values[part][name]
+    del values["selector"]
+    assert settings_from(values) == SETTINGS
+
+
 def test_hours_end_a_run(files: RunFiles) -> None:
     found = train(files, replace(SETTINGS, budget=Budget(hours=1e-6)))
     assert found.steps == 1
@@ -182,6 +234,9 @@ def test_wrong_files_are_refused(files: RunFiles, tmp_path: Path) -> None:
         (lambda: Budget(hours=-1), "must be positive"),
         (lambda: Objective("linear"), "dpace or decay|decay or dpace"),  # type: ignore[arg-type]
         (lambda: Objective(alpha=2), "alpha is 2"),
+        (lambda: Objective(soft=-1), "soft labels is -1"),
+        (lambda: Optimization(kind="sgd"), "adamw or muon"),  # type: ignore[arg-type]
+        (lambda: replace(SETTINGS, selector="free"), "linear or tables"),  # type: ignore[arg-type]
         (lambda: DrafterShape(conv=False), "come together"),
         (lambda: DrafterShape(window=4), "smaller than the block"),
         (lambda: replace(SETTINGS, sampler=BlockSampler()), "wider than the drafter's 5"),

@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from blockdraft.train import loss as loss_module
-from blockdraft.train.loss import BlockLoss, FrozenHead, loss_normalizer
-from blockdraft.train.selector import SelectorLoss, SelectorMaps
+from blockdraft.train.head import FrozenHead
+from blockdraft.train.loss import BlockLoss, loss_normalizer
+from blockdraft.train.selector import SelectorLoss, SelectorMaps, SelectorTables
 from blockdraft.train.settings import Objective
+from blockdraft.train.soft_labels import SoftLabels
 
 BLOCKS, DRAFTS, WIDTH, ROWS, TOKENS, RANK, TOP_K = 9, 4, 16, 23, 40, 6, 5
 
@@ -41,7 +43,14 @@ class Case:
         self.labels[5, 1] = -1
         self.previous = torch.randint(0, TOKENS, (BLOCKS, DRAFTS), generator=generator)
         self.embedding = random(TOKENS, WIDTH)
+        self.soft = SoftLabels(
+            random(7, WIDTH), torch.randint(0, 7, (BLOCKS, DRAFTS), generator=generator)
+        )
         self.maps = [random(RANK, WIDTH).mul_(0.3).requires_grad_() for _ in range(3)]
+
+    def selector_maps(self) -> SelectorMaps:
+        before, after, gate = self.maps
+        return SelectorMaps(before, after, gate, self.embedding)
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = hidden @ self.head.weight.T * self.head.scale
@@ -51,12 +60,15 @@ class Case:
     def naive(self, hidden: Tensor, objective: Objective) -> Tensor:
         """The unary loss, row by row."""
         log_probs = self.logits(hidden).log_softmax(-1)
+        targets = self.logits(self.soft.rows)[self.soft.places].softmax(-1)
+        divergence = (targets * (targets.log() - log_probs)).sum(-1)
         total = torch.zeros(())
         for block, labels in enumerate(self.labels.tolist()):
             weights = naive_weights(objective, labels, log_probs[block].detach().exp())
             for k, (label, weight) in enumerate(zip(labels, weights, strict=True)):
                 if label >= 0:
-                    total = total - weight * log_probs[block, k, label]
+                    hard = -log_probs[block, k, label] * (1 - objective.soft)
+                    total = total + weight * (hard + objective.soft * divergence[block, k])
         return total
 
     def naive_selector(self, hidden: Tensor, objective: Objective, *, inject: bool) -> Tensor:
@@ -97,6 +109,8 @@ def naive_weights(objective: Objective, labels: list[int], probs: Tensor) -> lis
 OBJECTIVES = {
     "decay": Objective("decay", gamma=2.5),
     "dpace": Objective("dpace", alpha=0.3),
+    "soft": Objective("decay", soft=1.0),
+    "half soft": Objective("dpace", soft=0.4),
 }
 HEADS = {"plain": Case(), "scaled and capped": Case(scale=0.7, softcap=3.0)}
 
@@ -108,12 +122,13 @@ def test_gradient_and_sum_are_those_of_the_formula(
     name: str, head: str, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_module, "_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(loss_module, "_CACHED", 5 * ROWS)
     case, objective = HEADS[head], OBJECTIVES[name]
     hidden = case.hidden.clone().requires_grad_()
     expected = case.naive(hidden, objective)
     (slope,) = torch.autograd.grad(expected, hidden)
     grad, stats = BlockLoss(case.head, objective).gradient(
-        case.hidden, case.labels, case.previous, 0.25
+        case.hidden, case.labels, case.previous, 0.25, soft=case.soft if objective.soft else None
     )
     torch.testing.assert_close(grad, 0.25 * slope, rtol=1e-4, atol=1e-6)
     assert stats.weighted_loss == pytest.approx(expected.item(), rel=1e-5)
@@ -123,7 +138,7 @@ def test_gradient_and_sum_are_those_of_the_formula(
 @pytest.mark.parametrize("head", HEADS)
 def test_the_selector_learns_by_its_formula(head: str, inject: bool) -> None:
     case, objective = HEADS[head], Objective("dpace", selector=0.6)
-    selector = SelectorLoss(SelectorMaps(*case.maps), case.embedding, TOP_K, inject_truth=inject)
+    selector = SelectorLoss(case.selector_maps(), TOP_K, inject_truth=inject)
     loss = BlockLoss(case.head, objective, selector)
     hidden = case.hidden.clone().requires_grad_()
     expected = case.naive(hidden, objective)
@@ -136,6 +151,29 @@ def test_the_selector_learns_by_its_formula(head: str, inject: bool) -> None:
     for found, slope in zip((grad, *(each.grad for each in case.maps)), slopes, strict=True):
         assert found is not None
         torch.testing.assert_close(found, 2 * slope, rtol=1e-3, atol=1e-5)
+
+
+def test_free_tables_learn_by_the_formula() -> None:
+    case, objective = Case(), Objective("decay")
+    generator = torch.Generator().manual_seed(2)
+    row_of = torch.full((TOKENS,), -1)
+    row_of[case.head.token_ids] = torch.arange(ROWS)
+    tables = [torch.randn(ROWS, RANK, generator=generator).requires_grad_() for _ in range(2)]
+    weights = SelectorTables(tables[0], tables[1], case.maps[2], row_of)
+    # Tables written out are maps of a one-hot embedding.
+    before, after = (each.detach().T.clone().requires_grad_() for each in weights.tables())
+    maps = SelectorMaps(before, after, case.maps[2], torch.eye(TOKENS))
+    found = []
+    for each, leaves in ((weights, tables), (maps, [before, after])):
+        loss = BlockLoss(case.head, objective, SelectorLoss(each, TOP_K))
+        grad, stats = loss.gradient(case.hidden, case.labels, case.previous, 1.0)
+        found.append((grad, stats.weighted_loss, [leaf.grad for leaf in leaves]))
+    (grad, total, slopes), (expected, expected_total, wide) = found
+    assert total == pytest.approx(expected_total, rel=1e-5)
+    torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-5)
+    for slope, full in zip(slopes, wide, strict=True):
+        assert full is not None
+        torch.testing.assert_close(slope, full.T[case.head.token_ids], rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_count_what_greedy_drafting_would_accept() -> None:
@@ -151,9 +189,18 @@ def test_statistics_count_what_greedy_drafting_would_accept() -> None:
     assert stats.labels.tolist() == [BLOCKS, BLOCKS - 1, BLOCKS - 1, BLOCKS - 1]
 
 
+def test_ties_of_rounded_logits_do_not_count_as_right() -> None:
+    # Two rows that bfloat16 cannot tell apart; the true one is the smaller.
+    head = FrozenHead(torch.tensor([[1.0, 0.001], [1.0, 0.0]]).bfloat16(), torch.arange(2))
+    hidden, labels = torch.tensor([[[4.0, 1.0]]]), torch.tensor([[1]])
+    loss, previous = BlockLoss(head, Objective()), torch.zeros(1, 1, dtype=torch.int64)
+    assert loss.gradient(hidden, labels, previous, 1.0)[1].right.sum() == 1
+    assert loss.evaluate(hidden, labels, previous).right.sum() == 0
+
+
 def test_recall_counts_candidates_and_not_injected_truths() -> None:
     case = Case()
-    selector = SelectorLoss(SelectorMaps(*case.maps), case.embedding, TOP_K)
+    selector = SelectorLoss(case.selector_maps(), TOP_K)
     stats = BlockLoss(case.head, Objective(), selector).evaluate(
         case.hidden, case.labels, case.previous
     )

@@ -104,11 +104,12 @@ def test_training_draws_what_the_exported_drafter_draws(
         assert drafted.candidates is not None
         assert drafted.scores is not None
         # After the anchor the training's score of each candidate is the walk's.
-        loss = SelectorLoss(drafter.selector, drafter.embedding, config.selector.top_k)
+        loss = SelectorLoss(drafter.selector, config.selector.top_k)
+        wanted = torch.tensor([[int(drafted.candidates[0, 2])]])
         choice = loss.choose(
             hidden[index][:1],
-            logits[:1],
-            torch.tensor([[int(drafted.candidates[0, 2])]]),
+            logits[:1].topk(config.selector.top_k),
+            (logits[:1, drafted.candidates[0, 2:3].tolist()], wanted),
             torch.tensor([anchor]),
             torch.arange(config.vocab_size),
         )
@@ -131,6 +132,13 @@ def test_features_from_the_anchor_on_change_no_block(config: DrafterConfig) -> N
         assert not torch.allclose(after[index], before[index])
 
 
+def test_columns_behind_the_features_change_no_block(config: DrafterConfig) -> None:
+    drafter, features = make(config)
+    blocks = [Blocks(SEQUENCE, np.array([8, 12, 20]), 5)]
+    wide = torch.cat((features, torch.full((len(features), 64), torch.nan)), dim=1)
+    assert torch.equal(drafter.hidden([wide], blocks)[0], drafter.hidden([features], blocks)[0])
+
+
 def test_sequences_of_a_pass_do_not_see_each_other(config: DrafterConfig) -> None:
     drafter, features = make(config)
     parts = [Blocks(SEQUENCE, np.array([8, 12]), 5), Blocks(SEQUENCE, np.array([7, 9, 10]), 3)]
@@ -150,8 +158,7 @@ def test_bf16_passes_learn_with_float_masters(config: DrafterConfig) -> None:
     blocks = [Blocks(SEQUENCE, np.array([8, 12, 20]), 5)]
     for each in (exact, rounded):
         (hidden,) = each.hidden([features], blocks)
-        hidden.float().square().mean().backward()  # type: ignore[no-untyped-call]
-        each.collect_gradients()
+        hidden.square().mean().backward()  # type: ignore[no-untyped-call]
     for name in ("fc.weight", "blk.0.attn_q.weight", "blk.1.ffn_norm.weight"):
         a, b = exact.parameters[name].grad, rounded.parameters[name].grad
         assert a is not None
@@ -227,7 +234,7 @@ def test_new_convolutions_and_selectors_are_silent(config: DrafterConfig) -> Non
     a, b = (each.hidden([features], blocks)[0] for each in (second, plain))
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert second.selector is not None
-    gains = second.selector.gains(a[0], a[0], a[:1].expand(4, -1, -1))
+    gains = second.selector.gains(a[0], torch.arange(4), torch.arange(8).reshape(4, 2))
     assert torch.equal(gains, torch.zeros_like(gains))
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from blockdraft.cli.colour import painter, why_no_colour
 from blockdraft.cli.options import (
+    add_cache_option,
     add_draft_options,
     add_engine_options,
     add_model_option,
@@ -42,6 +43,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-sys", "--system-prompt", metavar="TEXT", help="how the model should act")
     add_show_draft_option(parser, default=True)
     add_engine_options(parser)
+    add_cache_option(parser)
     add_draft_options(parser)
     add_sampling_options(parser)
 
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """
     params = sampling_params(args)
     session = load_session(args, draft_config(args))
+    session.engine.keep_prefixes(args.cache_ram << 20)
     if session.tokenizer.chat_template is None:
         raise UnsupportedError(
             f"{args.model} has no chat template (it is a base model); use blockdraft run"

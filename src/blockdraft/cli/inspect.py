@@ -104,7 +104,7 @@ def describe(path: Path, ctx_size: int | None, drafter: str | None = None) -> di
         if drafter is not None:
             asked = settle(DraftConfig("dflash", None if drafter == AUTO else drafter), path)
             with open_drafter(asked, file, cache_dir=cache_dir()) as drafter_file:
-                assert drafter_file is not None
+                assert isinstance(drafter_file, DrafterFile)
                 num_drafts = most_drafts(asked, drafter_file.config)
                 info["drafter"] = _describe_drafter(drafter_file, context, num_drafts)
         return info

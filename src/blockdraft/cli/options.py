@@ -13,6 +13,7 @@ __all__ = [
     "AUTO",
     "DRAFT_HINTS",
     "NONE",
+    "add_cache_option",
     "add_draft_options",
     "add_drafter_option",
     "add_engine_options",
@@ -102,6 +103,19 @@ def add_engine_options(parser: argparse.ArgumentParser, *, default_ctx_size: int
     )
 
 
+def add_cache_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--cache-ram``."""
+    parser.add_argument(
+        "-cram",
+        "--cache-ram",
+        type=at_least(0),
+        default=1024,
+        metavar="MIB",
+        help="how much of the K/V memory may keep what was read and written, so that what begins"
+        " alike is not read again; 0 keeps nothing (default: %(default)s)",
+    )
+
+
 def add_drafter_option(parser: argparse._ActionsContainer, *, default: str | None = None) -> None:
     """Add ``-md``."""
     shown = "" if default is None else " (default: %(default)s)"
@@ -111,8 +125,9 @@ def add_drafter_option(parser: argparse._ActionsContainer, *, default: str | Non
         "--spec-draft-model",
         default=default,
         metavar="DRAFTER",
-        help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]; auto: the"
-        f" one that comes with blockdraft for this model, if there is one; none{shown}",
+        help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]; or a"
+        " smaller model with the same tokens; auto: the drafter that comes with blockdraft for this"
+        f" model, if there is one; none{shown}",
     )
 
 
@@ -125,8 +140,9 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
         type=_spec_type,
         metavar="TYPE,...",
         help="none; ngram: what followed the same words last; suffix: what mostly followed the"
-        " longest run of the same words; dflash: the network of -md; several work together"
-        " (default: ngram, and dflash where -md gives one)",
+        " longest run of the same words; dflash: the network of -md; draft-simple: the smaller"
+        " model of -md; several work together (default: ngram, suffix and what -md gives; with"
+        " --spec-policy fixed what -md gives, or ngram)",
     )
     group.add_argument(
         "--spec-policy",
@@ -140,7 +156,7 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="K",
         help="most draft tokens of a round (default: all that the drafter's block has room for,"
-        " 7 for ngram and suffix)",
+        " 7 for the others)",
     )
     group.add_argument(
         "--spec-draft-tree",
@@ -186,10 +202,11 @@ def draft_config(args: argparse.Namespace) -> DraftConfig:
         ConfigError: A value is out of range, or two contradict each other.
     """
     spec_type, drafter = args.spec_type, args.model_draft
-    if drafter == NONE and "dflash" in (spec_type or "").split(","):
-        raise ConfigError("--spec-type dflash needs a drafter, which -md none turns off")
+    for kind in ("dflash", "draft-simple") if drafter == NONE else ():
+        if kind in (spec_type or "").split(","):
+            raise ConfigError(f"--spec-type {kind} needs a drafter, which -md none turns off")
     if drafter == NONE:
-        spec_type = spec_type or "ngram"
+        spec_type = spec_type or ("ngram,suffix" if args.spec_policy == "auto" else "ngram")
     return DraftConfig(
         spec_type,
         None if drafter in (AUTO, NONE) else drafter,

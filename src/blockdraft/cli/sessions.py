@@ -39,9 +39,10 @@ def load_session(
 def show_stats(result: Result) -> None:
     """Print seed, counts, times and gains of an answer on standard error, in one line."""
     timings = result.timings
+    known = f" ({timings.cached_tokens} known)" if timings.cached_tokens else ""
     parts = [
         f"seed {result.seed}",
-        f"prompt {timings.prompt_tokens} tokens in {timings.prompt_s:.2f} s",
+        f"prompt {timings.prompt_tokens} tokens{known} in {timings.prompt_s:.2f} s",
         f"answer {timings.predicted_tokens} tokens",
     ]
     if timings.tokens_per_s:

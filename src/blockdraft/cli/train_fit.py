@@ -107,13 +107,28 @@ def _add_learning(one: argparse.ArgumentParser) -> None:
         help="weights of positions: the drafter's confidence, or exponential"
         " (default: %(default)s)",
     )
+    group.add_argument(
+        "--optimizer",
+        choices=("adamw", "muon"),
+        default=steps.kind,
+        help="muon is for matrices, with AdamW for the rest (default: %(default)s)",
+    )
+    group.add_argument(
+        "--selector",
+        choices=("linear", "tables"),
+        default="linear",
+        help="the selector's tables: linear maps of the target's embedding, or free"
+        " (default: %(default)s)",
+    )
     _add_numbers(
         group,
         ("--anchors", at_least(1), sampler.anchors_per_512, "blocks per 512 tokens"),
         ("--gamma", float, objective.gamma, "of exponential weights"),
         ("--alpha", float, objective.alpha, "of confidence weights"),
         ("--selector-weight", float, objective.selector, "of the selector's loss"),
+        ("--soft-labels", float, objective.soft, "share of the target's own distribution"),
         ("--lr", float, steps.learning_rate, "highest learning rate"),
+        ("--slow", float, steps.slow, "factor on it for feature projection and convolutions"),
         ("--warmup", float, steps.warmup, "share of the budget in which it rises"),
         ("--weight-decay", float, steps.weight_decay, "of matrices"),
         ("--clip", float, steps.clip, "largest norm of the gradient"),
@@ -206,9 +221,13 @@ def _settings(args: argparse.Namespace) -> TrainingSettings:
             selector_top_k=args.selector_top_k,
         ),
         sampler=BlockSampler(args.seed, args.widths, args.anchors),
-        objective=Objective(args.weighting, args.gamma, args.alpha, args.selector_weight),
+        objective=Objective(
+            args.weighting, args.gamma, args.alpha, args.selector_weight, args.soft_labels
+        ),
         optimization=Optimization(
             learning_rate=args.lr,
+            kind=args.optimizer,
+            slow=args.slow,
             warmup=args.warmup,
             weight_decay=args.weight_decay,
             clip=args.clip,
@@ -221,6 +240,7 @@ def _settings(args: argparse.Namespace) -> TrainingSettings:
             every_s=60 * args.eval_minutes,
         ),
         draft_vocab_size=args.draft_vocab or None,
+        selector=args.selector,
         is_warm=not args.cold,
         mask_token=args.mask_token,
         seed=args.seed,

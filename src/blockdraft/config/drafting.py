@@ -7,8 +7,14 @@ from blockdraft.errors import ConfigError
 
 __all__ = ["DRAFT_POLICIES", "DRAFT_TYPES", "DraftConfig"]
 
-DRAFT_TYPES = ("none", "ngram", "suffix", "dflash")
+DRAFT_TYPES = ("none", "ngram", "suffix", "dflash", "draft-simple")
 """Ways to draft; "none" decodes plainly."""
+
+_NETWORKS = {"dflash", "draft-simple"}
+"""Those that need a drafter's file."""
+
+_FREE = "ngram,suffix"
+"""Those that are always at hand."""
 
 DRAFT_POLICIES = ("auto", "fixed")
 """Who decides how much is drafted."""
@@ -21,14 +27,15 @@ class DraftConfig:
     """How a session drafts; names are those of the flags. None of it changes a token.
 
     Attributes:
-        spec_type: Some of `DRAFT_TYPES`, separated by commas; None is "ngram", and "dflash" with it
-            where there is a drafter.
-        drafter: A drafter's file or folder; None is the one that comes with blockdraft for the
-            target.
+        spec_type: Some of `DRAFT_TYPES`, separated by commas; None is all at hand: "ngram",
+            "suffix" and what the drafter is, where there is one: "dflash", or "draft-simple" for
+            a model. Under the policy "fixed" it is the drafter alone, or "ngram".
+        drafter: A drafter's file or folder, or the file of a smaller model; None is the drafter
+            that comes with blockdraft for the target.
         policy: One of `DRAFT_POLICIES`: "auto" drafts only what pays, "fixed" drafts in every
             round as much as it may.
         draft_n_max: K, the most draft tokens of a chain; None is what the drafter's block has room
-            for, and 7 for "ngram" and "suffix".
+            for, and 7 for the others.
         draft_tree: The most tokens of a tree of drafts; 0 drafts chains. None is 15 where only
             what pays is verified, and otherwise 0.
         draft_p_min: A draft less probable than this ends a proposal; 0 is off.
@@ -68,7 +75,11 @@ class DraftConfig:
         self._check_together(kinds)
 
     def _check_together(self, kinds: tuple[str, ...]) -> None:
-        has_network = not kinds or "dflash" in kinds or kinds == ("none",)
+        has_network = not kinds or not _NETWORKS.isdisjoint(kinds) or kinds == ("none",)
+        if kinds and _NETWORKS.issubset(kinds):
+            raise ConfigError(f"spec_type is {self.spec_type}, but one network drafts at a time")
+        if "draft-simple" in kinds and self.drafter is None:
+            raise ConfigError(f"spec_type is {self.spec_type}, but no model that drafts is given")
         if self.drafter is not None and not has_network:
             raise ConfigError(
                 f"spec_type is {self.spec_type}, which does not use the drafter {self.drafter}"
@@ -77,12 +88,13 @@ class DraftConfig:
             raise ConfigError(
                 f"draft_p_min is {self.draft_p_min}, but drafts of ngram have no probability"
             )
-        if "suffix" not in kinds and self.suffix_cache is not None:
+        has_suffix = "suffix" in kinds or (not kinds and self.policy == "auto")
+        if not has_suffix and self.suffix_cache is not None:
             raise ConfigError(
                 f"suffix_cache is {self.suffix_cache}, but spec_type is"
                 f" {self.spec_type or 'not given'}; only suffix looks into it"
             )
-        if self.draft_tree and not has_network:
+        if self.draft_tree and (not has_network or "draft-simple" in kinds):
             raise ConfigError(
                 f"draft_tree is {self.draft_tree}, but spec_type is {self.spec_type}; only dflash"
                 " drafts trees"
@@ -111,8 +123,23 @@ class DraftConfig:
         """Those of `DRAFT_TYPES` that settings which are not open come to; () for "none"."""
         assert not self.is_open, "these settings depend on the target"
         if self.spec_type is None:
-            return ("ngram", "dflash") if self.policy == "auto" else ("dflash",)
+            return self.drafts_with("dflash")._kinds
         return () if self.spec_type == "none" else self._kinds
+
+    @property
+    def needs_drafter(self) -> bool:
+        """Whether settings that are not open draft with a file."""
+        return not _NETWORKS.isdisjoint(self.kinds)
+
+    def drafts_with(self, kind: str) -> "DraftConfig":
+        """These settings where the drafter turned out to be of ``kind``.
+
+        Raises:
+            ConfigError: They do not fit it.
+        """
+        if self.spec_type is not None:
+            return self
+        return replace(self, spec_type=f"{_FREE},{kind}" if self.policy == "auto" else kind)
 
     def settled(self, shipped: str | None) -> "DraftConfig":
         """These settings for a target, with nothing left open.
@@ -131,4 +158,6 @@ class DraftConfig:
                 f"spec_type is {self.spec_type}, but no drafter is given, and none comes with"
                 " blockdraft for this target"
             )
-        return replace(self, drafter=shipped) if shipped else replace(self, spec_type="ngram")
+        if shipped is None:
+            return replace(self, spec_type=_FREE if self.policy == "auto" else "ngram")
+        return replace(self, drafter=shipped)

@@ -177,6 +177,8 @@ class DrafterConfig:
         head_token_ids: Tokens whose rows of the target's head are used, ascending; a drafter that
             learned few tokens is faster so and no worse. None uses all. Other programs that read
             the drafter ignore it.
+        accepted: Share of rounds whose first 1, 2, ... drafts were all accepted, as it was
+            evaluated; () where that is not known. What to expect before a draft was verified.
     """
 
     name: str
@@ -209,6 +211,7 @@ class DrafterConfig:
     conv: ConvConfig | None = None
     selector: SelectorConfig | None = None
     head_token_ids: tuple[int, ...] | None = None
+    accepted: tuple[float, ...] = ()
 
     @property
     def feature_size(self) -> int:

@@ -2,8 +2,8 @@
 
 For a sequence that decodes a step is a round: propose, run the target, verify, commit.
 
-Knows no text. Synchronous and deterministic: the same calls give the same events, and a request
-gets the tokens it would get alone.
+Knows no text. Synchronous and deterministic: a request gets the tokens it would get alone. Only how
+a prompt is cut beside decoding depends on the clock.
 """
 
 import time
@@ -14,6 +14,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft.engine.checks import check_request, check_tokens
+from blockdraft.engine.prefix_cache import PrefixCache
 from blockdraft.engine.request import Request, RequestStats, TokenEvent
 from blockdraft.engine.sampling import NativeSampler, Sampler, prepare_sampling
 from blockdraft.engine.scheduler import Advance, Scheduler
@@ -21,7 +23,7 @@ from blockdraft.engine.score import score_tokens
 from blockdraft.engine.sequence import Gain, SequenceState, features_of, kept_rows
 from blockdraft.engine.target import Target
 from blockdraft.errors import CapacityError, ConfigError
-from blockdraft.kv_cache import KVPool, SequenceCache
+from blockdraft.kv_cache import PAGE_POSITIONS, KVPool, SequenceCache
 from blockdraft.models.batching import BatchBuilder
 from blockdraft.ops.batch import PassResult
 from blockdraft.speculative.drafter import CommittedRows, Drafter
@@ -42,7 +44,7 @@ class Engine:
         max_running: The most sequences at once; None is as many as a pass has rows.
         sampler: Picks tokens; None is the native sampler.
         drafter: Proposes tokens; None decodes plainly.
-        clock: Seconds; only statistics depend on it.
+        clock: Seconds; only statistics and the cutting of prompts depend on it.
 
     Raises:
         ConfigError: ``context_length`` or ``max_running`` is out of range.
@@ -69,13 +71,15 @@ class Engine:
             )
         self._pool = target.new_cache_pool(max_cache_bytes)
         layout = None if drafter is None else drafter.cache_layout
-        self._draft_pool = None if layout is None else KVPool(layout, max_cache_bytes)
+        self._draft_pool = None if layout is None else KVPool(layout, self._pool.budget)
+        self._prefixes: PrefixCache | None = None
         self._scheduler = Scheduler(
             self._pool,
             draft_pool=self._draft_pool,
             max_rows=target.max_rows,
             max_running=target.max_rows,
             num_draft_tokens=0 if drafter is None else drafter.block_size - 1,
+            begin=self._begin,
         )
         if max_running is not None:
             self.limit_running(max_running)
@@ -118,11 +122,31 @@ class Engine:
             raise ConfigError(f"max_running is {max_running}; it must be in [1, {most}]")
         self._scheduler.max_running = max_running
 
+    def keep_prefixes(self, max_bytes: int) -> None:
+        """Keep K/V of what was read and written, for requests that begin alike.
+
+        A request gets the same tokens with it, only sooner: by the time that takes, whoever sends
+        requests can tell how others began.
+
+        Args:
+            max_bytes: How much of the K/V memory may be kept; what running requests need goes
+                first. 0 keeps nothing.
+        """
+        if self._prefixes is not None:
+            self._prefixes.clear()
+        pools = [self._pool, *([] if self._draft_pool is None else [self._draft_pool])]
+        self._prefixes = PrefixCache(pools, max_bytes) if max_bytes else None
+        self._pool.budget.reclaim = None if self._prefixes is None else self._prefixes.reclaim
+
     @property
     def used_cache_bytes(self) -> int:
-        """K/V memory in use, a drafter's included."""
-        draft_bytes = 0 if self._draft_pool is None else self._draft_pool.used_bytes
-        return self._pool.used_bytes + draft_bytes
+        """K/V memory in use, a drafter's and what is kept for later requests included."""
+        return self._pool.budget.used_bytes
+
+    @property
+    def kept_cache_bytes(self) -> int:
+        """K/V memory that is kept for later requests, whether or not one runs that uses it."""
+        return 0 if self._prefixes is None else self._prefixes.held_bytes
 
     def add(self, request: Request) -> int:
         """Queue a request; returns its number.
@@ -131,7 +155,9 @@ class Engine:
             ConfigError: The prompt is empty, an id is out of the vocabulary, there is no seed.
             CapacityError: It exceeds the context length or the whole K/V memory.
         """
-        self._check(request)
+        check_request(request, self.target.config.vocab_size, self.context_length)
+        max_positions = len(request.token_ids) + request.max_tokens
+        self._scheduler.check_fits(max_positions, has_drafts=request.draft)
         rounds = self._new_rounds(request)
         draft_pool = None if rounds is None else self._draft_pool
         sequence = SequenceState(
@@ -166,6 +192,8 @@ class Engine:
         Nothing to do gives no events. After an exception (Ctrl-C, say) the requests that were
         running must be cancelled.
         """
+        start_s = self._clock()
+        self._scheduler.make_room()
         self._admit()
         advances = self._scheduler.next_pass()
         if not advances:
@@ -173,7 +201,11 @@ class Engine:
         proposals = self._propose(advances)
         result = self._run_pass(advances, proposals)
         verdicts = self._verify(advances, proposals, result.logits)
-        return self._commit(advances, proposals, verdicts, result)
+        prompts = [each.num_rows for each in advances if each.sequence.is_reading]
+        events = self._commit(advances, proposals, verdicts, result)
+        num_decoding = len(advances) - len(prompts)
+        self._scheduler.pace.learn(num_decoding, sum(prompts), self._clock() - start_s)
+        return events
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Natural log-probability of every token but the first given those before, [tokens - 1].
@@ -182,7 +214,7 @@ class Engine:
             ConfigError: An id is out of the vocabulary.
             CapacityError: The tokens exceed the context length or the free K/V memory.
         """
-        self._check_tokens(token_ids, 0)
+        check_tokens(token_ids, 0, self.target.config.vocab_size, self.context_length)
         needed = self._scheduler.bytes_needed(len(token_ids), has_drafts=False)
         if needed > self._scheduler.unpromised_bytes:
             raise CapacityError(
@@ -196,7 +228,18 @@ class Engine:
         if admitted:
             now_s = self._clock()
             for sequence in admitted:
-                sequence.started_s = now_s
+                if sequence.started_s is None:
+                    sequence.started_s = now_s
+
+    def _begin(self, sequence: SequenceState) -> None:
+        """Find what is known of a sequence that is about to be read."""
+        if self._prefixes is None:
+            return
+        num_known = self._prefixes.attach(sequence.token_ids, sequence.caches)
+        if num_known and sequence.rounds is not None:
+            self._observe([sequence.committed_rows(0, None)])
+        if not sequence.num_output:
+            sequence.num_cached = num_known
 
     def _propose(self, advances: Sequence[Advance]) -> list[Proposal]:
         """A proposal for every advance, an empty one where nothing may be drafted."""
@@ -222,6 +265,8 @@ class Engine:
         start_s = self._clock()
         result = self.target.forward(batch)
         self._verify_s = self._clock() - start_s
+        if self._prefixes is not None:
+            self._prefixes.is_fed = result.features is not None
         return result
 
     def _verify(
@@ -266,6 +311,7 @@ class Engine:
         """Write the tokens gained, make the rows that stay permanent, tell the drafter."""
         gains: list[tuple[SequenceState, Gain]] = []
         seen: list[CommittedRows] = []
+        filled: list[SequenceState] = []
         first = first_logits = 0
         for advance, proposal, verdict in zip(advances, proposals, verdicts, strict=True):
             sequence = advance.sequence
@@ -276,14 +322,23 @@ class Engine:
             kept = kept_rows(advance.num_rows, gain)
             start = sequence.cache.length
             sequence.cache.commit(kept)
+            if start // PAGE_POSITIONS != sequence.cache.length // PAGE_POSITIONS:
+                filled.append(sequence)
             if gain is not None:
                 gains.append((sequence, gain))
             if sequence.rounds is not None and (gain is None or gain.reason is None):
                 seen.append(sequence.committed_rows(start, features_of(result, first, kept)))
             first += advance.num_rows + len(proposal)
         self._observe(seen)
+        self._keep(filled)
         now_s = self._clock()
         return [event for pair in gains for event in self._events(*pair, now_s)]
+
+    def _keep(self, filled: Sequence[SequenceState]) -> None:
+        """Keep the pages of sequences that have just filled one, for later requests."""
+        if self._prefixes is not None:
+            for sequence in filled:
+                self._prefixes.keep(sequence.token_ids, sequence.caches)
 
     def _observe(self, rows: Sequence[CommittedRows]) -> None:
         if self._drafter is not None and rows:
@@ -325,32 +380,3 @@ class Engine:
         if self._drafter is None or not request.draft:
             return None
         return RoundCounter(self._drafter.type_name, self._drafter.block_size)
-
-    def _check(self, request: Request) -> None:
-        if request.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {request.max_tokens}; it must be at least 1")
-        if request.draft_n_max is not None and request.draft_n_max < 1:
-            raise ConfigError(f"draft_n_max is {request.draft_n_max}; it must be at least 1")
-        if request.num_logprobs is not None and request.num_logprobs < 0:
-            raise ConfigError(f"num_logprobs is {request.num_logprobs}; it must be at least 0")
-        self._check_tokens(request.token_ids, request.max_tokens)
-        vocab_size = self.target.config.vocab_size
-        for token_id, _ in request.params.logit_bias:
-            if token_id >= vocab_size:
-                raise ConfigError(f"logit_bias names token {token_id} of {vocab_size}")
-        max_positions = len(request.token_ids) + request.max_tokens
-        self._scheduler.check_fits(max_positions, has_drafts=request.draft)
-
-    def _check_tokens(self, token_ids: Sequence[int], max_tokens: int) -> None:
-        if not token_ids:
-            raise ConfigError("the prompt is empty: it has no token")
-        vocab_size = self.target.config.vocab_size
-        lowest, highest = min(token_ids), max(token_ids)
-        if lowest < 0 or highest >= vocab_size:
-            wrong = lowest if lowest < 0 else highest
-            raise ConfigError(f"token id {wrong} is not in the vocabulary of {vocab_size}")
-        if len(token_ids) + max_tokens > self.context_length:
-            raise CapacityError(
-                f"{len(token_ids)} prompt tokens and {max_tokens} more exceed "
-                f"the context of {self.context_length}"
-            )

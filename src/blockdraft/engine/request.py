@@ -50,6 +50,7 @@ class RequestStats:
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
+        cached_tokens: Those of them that were not read, since their K/V were known.
         prompt_s: From the first pass of the prompt until the first token was picked.
         predicted_tokens: Tokens written, without the stop token.
         predicted_s: From the first token until the end.
@@ -60,6 +61,7 @@ class RequestStats:
     """
 
     prompt_tokens: int
+    cached_tokens: int
     prompt_s: float
     predicted_tokens: int
     predicted_s: float

@@ -64,8 +64,9 @@ def features_of(result: PassResult, first: int, rows: Sequence[int]) -> NDArray[
 class SequenceState:
     """Prompt and output of one request with their K/V.
 
-    *Pending* tokens are those whose K/V are not committed yet: the rest of the prompt, or the
-    one token that was picked last.
+    *Pending* tokens are those whose K/V are not committed yet: the rest of what was *given*, or
+    the one token that was picked last. Given is the prompt, and after a `preempt` also the output
+    up to there.
 
     Attributes:
         request_id: Its number in the engine.
@@ -76,6 +77,7 @@ class SequenceState:
         started_s: Clock reading of the admission; None while it waits.
         first_token_s: Clock reading of the first token; None before.
         num_picked: Tokens picked, a stop token included.
+        num_cached: Tokens of the prompt whose K/V were known when it was first read.
         rounds: Counts of its rounds; None when nothing drafts for it.
         rules: When its output ends and which tokens may come.
     """
@@ -99,11 +101,12 @@ class SequenceState:
         self.started_s: float | None = None
         self.first_token_s: float | None = None
         self.num_picked = 0
+        self.num_cached = 0
         self.rounds = rounds
         self.rules = RequestRules(request.stop_rule, request.token_rule)
         self._sampling = sampling
         self._num_prompt = len(request.token_ids)
-        self._num_tokens = self._num_prompt
+        self._num_given = self._num_tokens = self._num_prompt
         self._token_ids = np.empty(self._num_prompt + request.max_tokens, np.int32)
         self._token_ids[: self._num_prompt] = request.token_ids
 
@@ -111,6 +114,11 @@ class SequenceState:
     def token_ids(self) -> NDArray[np.int32]:
         """Prompt and output so far, int32 [tokens], a view."""
         return self._token_ids[: self._num_tokens]
+
+    @property
+    def caches(self) -> tuple[SequenceCache, ...]:
+        """Its K/V, the target's first."""
+        return (self.cache,) if self.draft_cache is None else (self.cache, self.draft_cache)
 
     @property
     def max_positions(self) -> int:
@@ -126,6 +134,11 @@ class SequenceState:
     def num_pending(self) -> int:
         """Tokens whose K/V are not committed."""
         return self._num_tokens - self.cache.length
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether given tokens are pending: it does not decode yet."""
+        return self.cache.length < self._num_given
 
     @property
     def max_drafts(self) -> int:
@@ -152,9 +165,13 @@ class SequenceState:
 
     def release(self) -> None:
         """Give all K/V memory back."""
-        self.cache.release()
-        if self.draft_cache is not None:
-            self.draft_cache.release()
+        for cache in self.caches:
+            cache.release()
+
+    def preempt(self) -> None:
+        """Give all K/V memory back for now: what was written so far has to be read again."""
+        self.release()
+        self._num_given = self._num_tokens
 
     def next_rows(self, num_rows: int, proposal: Proposal) -> RowSlice:
         """Rows of the next pass: ``num_rows`` pending tokens, and the drafts after the anchor.
@@ -234,6 +251,7 @@ class SequenceState:
         num_later = max(self.num_picked - 1, 0)
         return RequestStats(
             prompt_tokens=self._num_prompt,
+            cached_tokens=self.num_cached,
             prompt_s=first_s - started_s,
             predicted_tokens=self.num_output,
             predicted_s=predicted_s,

@@ -125,6 +125,10 @@ class NativeDrafterOps(NativeOps):
         scores = None if selection is None else selection.scores
         return NativeDraft(self._plan, pool, self._candidates, scores)
 
+    def view(self, buffer: int) -> NDArray[np.float32]:
+        """What a buffer holds after a pass, float32 [max_rows, columns]."""
+        return self._plan.view(buffer)
+
     def target_features(self, size: int) -> int:
         """See `DrafterOps.target_features`."""
         self._inputs = self._take(size)

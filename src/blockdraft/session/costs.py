@@ -12,6 +12,7 @@ from pathlib import Path
 import blockdraft
 from blockdraft import _native, hub
 from blockdraft.models.drafter import DrafterModel
+from blockdraft.models.small import SmallModel
 from blockdraft.models.target import TargetModel
 from blockdraft.speculative.costs import CostModel
 from blockdraft.speculative.measure import measure_costs
@@ -20,12 +21,13 @@ from blockdraft.weights.replacing import replacing
 __all__ = ["cpu_name", "load_costs"]
 
 _LOG = logging.getLogger(__name__)
+_FORMAT = 2  # of the file
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def load_costs(
     target: TargetModel,
-    drafter: DrafterModel | None,
+    drafter: DrafterModel | SmallModel | None,
     files: list[Path],
     *,
     cache_dir: Path | None = None,
@@ -57,7 +59,8 @@ def load_costs(
 
 
 def _key(target: TargetModel, files: list[Path]) -> str:
-    facts: list[object] = [blockdraft.__version__, cpu_name(), target.num_threads, target.isa]
+    facts: list[object] = [_FORMAT, blockdraft.__version__, cpu_name()]
+    facts += [target.num_threads, target.isa]
     for file in [Path(_native.__file__), *files]:
         entries = sorted(file.iterdir()) if file.is_dir() else [file]
         for entry in entries:

@@ -16,9 +16,12 @@ from blockdraft.assets import find_shipped
 from blockdraft.config import DraftConfig, DrafterConfig
 from blockdraft.errors import ConfigError
 from blockdraft.models.drafter import DrafterModel, load_drafter
+from blockdraft.models.small import SmallModel, check_small, load_small
 from blockdraft.models.target import TargetModel
 from blockdraft.session.costs import load_costs
+from blockdraft.session.draft_picks import SampledDrafts
 from blockdraft.speculative import (
+    AutoregressiveDrafter,
     Controller,
     DFlashDrafter,
     Drafter,
@@ -30,9 +33,9 @@ from blockdraft.speculative import (
 )
 from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
 from blockdraft.weights.gguf import GGUFFile
-from blockdraft.weights.names import read_model_config
+from blockdraft.weights.names import SUPPORTED_ARCHITECTURES, read_model_config
 
-__all__ = ["most_drafts", "new_drafter", "open_drafter", "settle"]
+__all__ = ["most_drafts", "new_drafter", "open_drafter", "settle", "taps_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +45,8 @@ _TOP_K = 8
 _TREE_NODES = 15
 """Nodes of a tree from which those that pay are taken: a pass then has at most 16 rows."""
 
-_LOOKED_UP_DRAFTS = 7
+_FEW_DRAFTS = 7
+"""Drafts of a round where no block says how many there may be."""
 
 
 def settle(config: DraftConfig, target: Path) -> DraftConfig:
@@ -63,8 +67,8 @@ def settle(config: DraftConfig, target: Path) -> DraftConfig:
 @contextmanager
 def open_drafter(
     config: DraftConfig, target: GGUFFile, *, cache_dir: Path | None = None
-) -> Iterator[DrafterFile | None]:
-    """The drafter's open file; None for ways to draft that need none.
+) -> Iterator[DrafterFile | GGUFFile | None]:
+    """The open file of the drafter, or of a smaller model; None for ways to draft without one.
 
     Args:
         config: How the session drafts; `settle` has closed it.
@@ -76,21 +80,31 @@ def open_drafter(
         FileFormatError: It is damaged.
         UnsupportedError: It is of another kind.
     """
-    if "dflash" not in config.kinds:
+    if not config.needs_drafter:
         yield None
         return
     assert config.drafter is not None
     path = Path(config.drafter).expanduser()
     if not path.is_dir():
         path = hub.resolve(config.drafter, cache_dir=cache_dir)
+    if _is_small_model(config, path):
+        with GGUFFile.open(path) as model:
+            check_small(model, target)
+            yield model
+        return
     with DrafterFile.open(path) as file:
         _check(file, target)
         yield file
 
 
+def taps_of(file: DrafterFile | GGUFFile | None) -> tuple[int, ...]:
+    """Layers of the target whose output a drafter reads."""
+    return file.config.target_layer_ids if isinstance(file, DrafterFile) else ()
+
+
 def new_drafter(
     config: DraftConfig,
-    file: DrafterFile | None,
+    file: DrafterFile | GGUFFile | None,
     target: TargetModel,
     target_file: GGUFFile,
     *,
@@ -110,15 +124,21 @@ def new_drafter(
             setting the drafter.
         FileFormatError: The file of earlier answers is damaged.
     """
+    if isinstance(file, GGUFFile):
+        with _named(file):
+            config = config.drafts_with("draft-simple")
     drafters: list[Drafter] = []
-    num_drafts = config.draft_n_max or _LOOKED_UP_DRAFTS
+    num_drafts = config.draft_n_max or _FEW_DRAFTS
     if "ngram" in config.kinds:
         drafters.append(NgramDrafter(num_drafts))
     if "suffix" in config.kinds:
         limits = DraftLimits(min_prob=config.draft_p_min)
         drafters.append(SuffixDrafter(num_drafts, limits, cache=_open_cache(config, target_file)))
-    model = None
-    if file is not None:
+    model: DrafterModel | SmallModel | None = None
+    if isinstance(file, GGUFFile):
+        model = load_small(file, target, target_file=target_file)
+        drafters.append(_new_small(config, model, target))
+    elif file is not None:
         model = load_drafter(file, target, target_file=target_file, top_k=_TOP_K)
         with _named(file):
             drafters.append(_new_network(config, model))
@@ -130,7 +150,10 @@ def new_drafter(
     trace = _open_trace(config)
     files = [target_file.path] + ([] if file is None else [file.path])
     controller = Controller(
-        drafters, load_costs(target, model, files, cache_dir=cache_dir), trace=trace
+        drafters,
+        load_costs(target, model, files, cache_dir=cache_dir),
+        accepted=file.config.accepted if isinstance(file, DrafterFile) else (),
+        trace=trace,
     )
     if trace is not None:
         weakref.finalize(controller, trace.close)
@@ -145,7 +168,7 @@ def most_drafts(config: DraftConfig, network: DrafterConfig) -> int:
         network: The drafter's shape.
     """
     chain = config.draft_n_max or network.block_size - 1
-    looked_up = 0 if config.kinds == ("dflash",) else config.draft_n_max or _LOOKED_UP_DRAFTS
+    looked_up = 0 if config.kinds == ("dflash",) else config.draft_n_max or _FEW_DRAFTS
     return max(chain, looked_up, _tree_nodes(config))
 
 
@@ -156,6 +179,27 @@ def _new_network(config: DraftConfig, model: DrafterModel) -> DFlashDrafter:
         min_prob=config.draft_p_min,
         tree_nodes=_tree_nodes(config),
     )
+
+
+def _new_small(
+    config: DraftConfig, model: SmallModel, target: TargetModel
+) -> AutoregressiveDrafter:
+    return AutoregressiveDrafter(
+        model,
+        config.draft_n_max or _FEW_DRAFTS,
+        pick=SampledDrafts(target.isa),
+        min_prob=config.draft_p_min,
+    )
+
+
+def _is_small_model(config: DraftConfig, path: Path) -> bool:
+    """Whether a drafter's path is a model of its own; what it may be, the settings may say."""
+    if config.spec_type is not None:
+        return "draft-simple" in config.kinds
+    if path.is_dir():
+        return False
+    with GGUFFile.open(path) as file:
+        return file.metadata.get("general.architecture") in SUPPORTED_ARCHITECTURES
 
 
 def _tree_nodes(config: DraftConfig) -> int:
@@ -191,7 +235,7 @@ def _check(file: DrafterFile, target: GGUFFile) -> None:
 
 
 @contextmanager
-def _named(file: DrafterFile) -> Iterator[None]:
+def _named(file: DrafterFile | GGUFFile) -> Iterator[None]:
     """Put the drafter's path before a message that has none."""
     try:
         yield

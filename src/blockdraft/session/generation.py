@@ -78,6 +78,7 @@ class Generation:
             predicted_s=stats.predicted_s,
             tokens_per_s=stats.tokens_per_s,
             ttft_s=stats.ttft_s + self.before_s if stats.ttft_s else 0.0,
+            cached_tokens=stats.cached_tokens,
         )
         text = "".join(self._texts)
         self.result = Result(

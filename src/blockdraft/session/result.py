@@ -22,6 +22,7 @@ class Timings:
         tokens_per_s: Tokens picked after the first over ``predicted_s``; 0 when there is none.
         ttft_s: From the call until the first token, waiting for other requests included; 0 when
             there is no token.
+        cached_tokens: Tokens of the prompt that were not read again, since their K/V were known.
     """
 
     prompt_tokens: int
@@ -30,6 +31,7 @@ class Timings:
     predicted_s: float
     tokens_per_s: float
     ttft_s: float
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from blockdraft.engine.sampling import NativeSampler
 from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import LARGEST_BLOCK
 from blockdraft.models.target import load_target
-from blockdraft.session.drafting import new_drafter, open_drafter, settle
+from blockdraft.session.drafting import new_drafter, open_drafter, settle, taps_of
 from blockdraft.session.generation import Generation
 from blockdraft.session.grammar import Grammars
 from blockdraft.session.prompt import Prompt, TextCodec, encode_prompt
@@ -90,7 +90,7 @@ class Session:
             open_drafter(drafting, file, cache_dir=cache_dir) as drafter_file,
         ):
             tokenizer = Tokenizer.from_gguf(file, cache_dir=tokenizer_dir)
-            taps = drafter_file.config.target_layer_ids if drafter_file else ()
+            taps = taps_of(drafter_file)
             target = load_target(file, num_threads=num_threads, isa=isa, taps=taps)
             drafter = new_drafter(drafting, drafter_file, target, file, cache_dir=cache_dir)
         if max_cache_bytes is None:

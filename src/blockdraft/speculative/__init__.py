@@ -1,5 +1,6 @@
 """Drafting: who proposes tokens, which of them stay, and what that gained."""
 
+from blockdraft.speculative.autoregressive import AutoregressiveDrafter
 from blockdraft.speculative.controller import Controller
 from blockdraft.speculative.dflash import DFlashDrafter
 from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
@@ -12,6 +13,7 @@ from blockdraft.speculative.verify import verify
 
 __all__ = [
     "NO_DRAFTS",
+    "AutoregressiveDrafter",
     "CommittedRows",
     "Controller",
     "DFlashDrafter",

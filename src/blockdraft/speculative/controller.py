@@ -6,35 +6,39 @@ requests; what it decides never changes a token.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
 from blockdraft.kv_cache import KVLayout
+from blockdraft.speculative.backlog import Backlog
 from blockdraft.speculative.costs import CostModel
-from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask
-from blockdraft.speculative.policy import Prospect, Switch, choose_nodes, next_switch
+from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask, Stepwise
+from blockdraft.speculative.habit import Habit
+from blockdraft.speculative.policy import (
+    Network,
+    Prospect,
+    Switch,
+    choose_nodes,
+    least_chance,
+    next_switch,
+)
 from blockdraft.speculative.tree import nodes_kept
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
 from blockdraft.speculative.value import Calibration
 
 __all__ = ["Controller"]
 
-_FIRST_GAIN, _FIRST_NODES = 1.0, 3.0
-"""What a network is expected to do before it has been seen: accepted drafts, verified ones."""
-
 _PLAIN_EVERY = 32
 """Rounds with drafts before a plain one, which tells what plain decoding costs now."""
 
+_DRAFT_EVERY, _FEW_DRAFTS = 64, 3
+"""Rounds in which no draft at hand was worth its row before a few are verified all the same: what
+rows cost may have been measured while the machine was busy."""
+
 _MEMORY = 0.85
-"""What a sequence's mean gain keeps of itself at each round with the network."""
-
-_PRIOR_ROUNDS = 3
-"""Rounds that the expectation at the beginning counts for."""
-
-_LEAST_DEPTH = 3
+"""What a sequence's mean shares keep of themselves at each round with the network."""
 
 _LONG_MEMORY = 0.98
 """The same for the mean over sequences, with which a new one begins."""
@@ -58,38 +62,14 @@ class _Choice:
         return sum(self.chances)
 
 
-@dataclass(slots=True)
-class _Habit:
-    """How the network does: means over its last rounds.
-
-    Attributes:
-        gain: Drafts that were accepted.
-        nodes: Drafts that were verified.
-        num_rounds: Rounds seen; the first ones count for more.
-    """
-
-    gain: float
-    nodes: float
-    num_rounds: int = 0
-
-    @property
-    def depth(self) -> int:
-        """Drafts in a row that are worth making: a pass over fewer rows costs less."""
-        return max(_LEAST_DEPTH, math.ceil(2 * self.gain + 1))
-
-    def learn(self, num_accepted: int, num_nodes: int, memory: float) -> None:
-        rate = max(1 - memory, 1 / (self.num_rounds + _PRIOR_ROUNDS))
-        self.gain += rate * (num_accepted - self.gain)
-        self.nodes += rate * (num_nodes - self.nodes)
-        self.num_rounds += 1
-
-
 class Controller:
     """Drafts with whatever drafter pays, or not at all.
 
     Args:
         drafters: Those that cost nothing, then at most one network (one with a K/V cache).
         costs: What passes cost; kept up to date.
+        accepted: What the network's file says of it: the share of rounds whose first 1, 2, ...
+            drafts were all accepted; empty where it says nothing.
         trace: Gets a JSON line for every decision; None writes none.
         clock: Seconds.
     """
@@ -99,6 +79,7 @@ class Controller:
         drafters: Sequence[Drafter],
         costs: CostModel,
         *,
+        accepted: Sequence[float] = (),
         trace: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -107,18 +88,27 @@ class Controller:
         self.type_name = "+".join(drafter.type_name for drafter in drafters)
         self.block_size = max(drafter.block_size for drafter in drafters)
         self._network = networks[0] if networks else None
+        self._backlog = None if self._network is None else Backlog(self._network)
+        self._shape = Network(
+            "" if self._network is None else self._network.type_name,
+            is_stepwise=isinstance(self._network, Stepwise),
+        )
         self._free = [drafter for drafter in drafters if drafter.cache_layout is None]
         self._drafters = tuple(drafters)
         self._costs = costs
         self._trace = trace
         self._clock = clock
         self._switch = Switch()
-        self._usual = _Habit(_FIRST_GAIN, _FIRST_NODES)
-        self._habits: dict[int, _Habit] = {}
+        most = self._network.block_size if self._network is not None else 1
+        self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
+        self._habits: dict[int, Habit] = {}
         self._pending: dict[int, _Choice] = {}
         self._calibrations: dict[tuple[str, bool], Calibration] = {}
+        self._depths: dict[int, int] = {}  # of the network's drafts in this round
+        self._context = 0.0
         self._proposed_s = 0.0
         self._since_plain = 0
+        self._since_drafts = 0
 
     @property
     def cache_layout(self) -> KVLayout | None:
@@ -129,29 +119,39 @@ class Controller:
         """A sequence begins; the network is expected to do what it usually does."""
         for drafter in self._drafters:
             drafter.start(sequence_id)
-        self._habits[sequence_id] = _Habit(self._usual.gain, self._usual.nodes)
+        self._habits[sequence_id] = self._usual.copy(_MEMORY)
 
     def end(self, sequence_id: int) -> None:
         """Forget a sequence."""
         for drafter in self._drafters:
             drafter.end(sequence_id)
+        if self._backlog is not None:
+            self._backlog.forget(sequence_id)
         self._habits.pop(sequence_id, None)
         self._pending.pop(sequence_id, None)
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """The proposals that give the most tokens per second together."""
+        self._depths.clear()
+        self._context = sum(len(task.token_ids) for task in tasks) / max(len(tasks), 1)
         if self._since_plain >= _PLAIN_EVERY:
             return self._proposed([_Choice("", NO_DRAFTS, Calibration()) for _ in tasks], tasks)
         choices = self._at_hand(tasks)
         sunk_s = 0.0
-        if self._network is not None and self._wants_network(self._network, tasks, choices):
+        if self._network is not None and self._wants_network(tasks, choices):
             start_s = self._clock()
             choices = self._with_network(self._network, tasks, choices)
             sunk_s = self._clock() - start_s
-            self._costs.add_draft(self._network.type_name, len(tasks), sunk_s)
+            self._learn_draft_cost(self._network, tasks, sunk_s)
         chances = [choice.chances for choice in choices]
-        nodes = choose_nodes(chances, self._costs, sunk_s=sunk_s)
-        self._write_trace("nodes", {"chances": chances, "sunk_s": sunk_s}, nodes)
+        least = _FEW_DRAFTS if self._since_drafts >= _DRAFT_EVERY else 0
+        nodes = choose_nodes(
+            chances, self._costs, sunk_s=sunk_s, context=self._context, least=least
+        )
+        known = {"chances": chances, "sunk_s": sunk_s, "context": self._context, "least": least}
+        self._write_trace("nodes", known, nodes)
+        if any(chances):
+            self._since_drafts = 0 if any(nodes) else self._since_drafts + 1
         kept = [
             replace(choice, proposal=nodes_kept(choice.proposal, kept))
             for choice, kept in zip(choices, nodes, strict=True)
@@ -166,8 +166,10 @@ class Controller:
             if choice is not None:
                 self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
         self._pending.clear()
-        for drafter in self._drafters:
+        for drafter in self._free:
             drafter.observe(rows)
+        if self._backlog is not None:
+            self._backlog.add(rows)
 
     def _proposed(self, choices: Sequence[_Choice], tasks: Sequence[DraftTask]) -> list[Proposal]:
         self._pending = {
@@ -176,7 +178,7 @@ class Controller:
         is_plain = not any(choice.proposal for choice in choices)
         self._since_plain = 0 if is_plain else self._since_plain + 1
         self._proposed_s = self._clock()
-        return [choice.proposal for choice in choices]
+        return [replace(choice.proposal, drafter=choice.name) for choice in choices]
 
     def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
         """For each task the best of what costs nothing."""
@@ -192,30 +194,40 @@ class Controller:
             for place, task in enumerate(tasks)
         ]
 
-    def _wants_network(
-        self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
-    ) -> bool:
-        prospects = []
-        for task, choice in zip(tasks, choices, strict=True):
-            habit, room = self._habits[task.sequence_id], float(task.max_drafts)
-            ready = tuple(choice.chances)
-            prospects.append(Prospect(ready, min(habit.gain, room), min(habit.nodes, room)))
-        before = self._switch
-        self._switch = next_switch(prospects, self._costs, network.type_name, before)
-        known = {
-            "prospects": [asdict(prospect) for prospect in prospects],
-            "name": network.type_name,
-            "switch": asdict(before),
-        }
-        self._write_trace("network", known, asdict(self._switch))
+    def _wants_network(self, tasks: Sequence[DraftTask], choices: Sequence[_Choice]) -> bool:
+        prospects = [
+            Prospect(
+                tuple(choice.chances),
+                self._habits[task.sequence_id].prefix_shares(task.max_drafts),
+                _lag(task),
+            )
+            for task, choice in zip(tasks, choices, strict=True)
+        ]
+        before, shape = self._switch, self._shape
+        self._switch = next_switch(prospects, self._costs, shape, before, context=self._context)
+        if self._trace is not None:  # for people to read, not for speed
+            known = {
+                "prospects": [asdict(prospect) for prospect in prospects],
+                "network": asdict(shape),
+                "switch": asdict(before),
+                "context": self._context,
+            }
+            self._write_trace("network", known, asdict(self._switch))
         return self._switch.runs
 
     def _with_network(
         self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
     ) -> list[_Choice]:
         """The network's drafts, except where those at hand are worth more."""
+        assert self._backlog is not None
+        self._backlog.tell(task.sequence_id for task in tasks)
+        depth, least = self._switch.depth, 0.0
+        if self._shape.is_stepwise:  # how far it goes is seen on the way
+            depth = network.block_size - 1
+            least = least_chance(self._costs, self._shape, len(tasks), context=self._context)
+        self._depths = {task.sequence_id: min(depth, task.max_drafts) for task in tasks}
         proposals = network.propose(
-            [replace(task, max_depth=self._habits[task.sequence_id].depth) for task in tasks]
+            [replace(task, max_depth=depth, least_chance=least) for task in tasks]
         )
         return [
             max(self._choice(network.type_name, task, proposal), choice, key=lambda one: one.value)
@@ -233,18 +245,38 @@ class Controller:
 
     def _learn(self, sequence_id: int, choice: _Choice, accepted: list[int]) -> None:
         choice.calibration.learn(choice.proposal, accepted)
-        if self._network is not None and choice.name == self._network.type_name:
-            num_nodes = len(choice.proposal)
-            self._habits[sequence_id].learn(len(accepted), num_nodes, _MEMORY)
-            self._usual.learn(len(accepted), num_nodes, _LONG_MEMORY)
+        depth = self._depths.get(sequence_id)
+        if self._network is not None and choice.name == self._network.type_name and depth:
+            self._habits[sequence_id].learn(len(accepted), depth)
+            self._usual.learn(len(accepted), depth)
+
+    def _learn_draft_cost(
+        self, network: Drafter, tasks: Sequence[DraftTask], seconds: float
+    ) -> None:
+        if isinstance(network, Stepwise):
+            if network.num_steps:
+                self._costs.add_draft(network.type_name, len(tasks), seconds / network.num_steps)
+        else:
+            num_rows = len(tasks) * (1 + self._switch.depth)
+            self._costs.add_draft(network.type_name, num_rows, seconds)
 
     def _learn_cost(self, rows: Sequence[CommittedRows]) -> None:
         """The time since the proposals is the pass's, where nothing else was in it."""
         if self._pending and self._pending.keys() == {part.sequence_id for part in rows}:
             num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
-            self._costs.verify.add(num_rows, self._clock() - self._proposed_s)
+            self._costs.add_verify(
+                num_rows,
+                self._clock() - self._proposed_s,
+                num_sequences=len(self._pending),
+                context=self._context,
+            )
 
     def _write_trace(self, what: str, known: object, decision: object) -> None:
         if self._trace is not None:
             line = {"what": what, "costs": self._costs.to_json(), "known": known}
             print(json.dumps(line | {"decision": decision}), file=self._trace)
+
+
+def _lag(task: DraftTask) -> int:
+    """Tokens before the anchor that the network has not read."""
+    return 0 if task.cache is None else max(0, len(task.token_ids) - 1 - task.cache.length)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft import _native
 from blockdraft.errors import ConfigError
 from blockdraft.kv_cache import PAGE_POSITIONS, KVLayout, SequenceCache
 from blockdraft.models.batching import BatchBuilder, RowSlice
@@ -20,8 +19,10 @@ from blockdraft.models.dflash import walk
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.ops.batch import Candidates
 from blockdraft.speculative.drafter import CommittedRows, DraftTask
+from blockdraft.speculative.noise import noise_of
 from blockdraft.speculative.tree import best_tree, conditional_probs, nodes_kept
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
+from blockdraft.speculative.value import sureness
 
 __all__ = ["DFlashDrafter"]
 
@@ -112,7 +113,9 @@ class DFlashDrafter:
         """Draft caches with the features that they lack, in pieces that fit a pass."""
         for part in rows:
             assert part.cache is not None, "this drafter keeps K/V"
-            assert part.features is not None, "this drafter reads target features"
+            if part.features is None:
+                assert part.cache.length == part.start + len(part.token_ids), "no target features"
+                continue
             skipped = max(0, self._first_needed(part) - part.start)
             if skipped:
                 part.cache.skip(part.start + min(skipped, len(part.features)))
@@ -184,25 +187,21 @@ def _rows(found: Candidates, first: int, count: int) -> Candidates:
 
 
 def _walked(task: DraftTask, found: Candidates) -> tuple[list[int], list[float]]:
-    """Tokens from left to right, each given the one before, and q of each."""
+    """Tokens from left to right, each given the one before, and how probable each is."""
     assert found.scores is not None
     params = task.params
     probs: list[float] = []
     position = len(task.token_ids)
 
-    def pick(place: int, scores: NDArray[np.floating]) -> int:
-        scores = scores.astype(np.float64)
+    def pick(place: int, found_scores: NDArray[np.floating]) -> int:
+        scores = np.array(found_scores, np.float64)
+        noise = np.zeros_like(scores)
         if params.temperature > 0:
             scores /= params.temperature
-        noisy = scores
-        if params.temperature > 0 and params.seed is not None:
-            noisy = scores + [
-                _native.gumbel(params.seed, task.choice, position + place, int(token_id))
-                for token_id in found.token_ids[place]
-            ]
-        chosen = int(noisy.argmax())
-        weights = np.exp(scores - scores.max())
-        probs.append(float(weights[chosen] / weights.sum()))
+            if params.seed is not None:
+                noise = noise_of(task, position + place, found.token_ids[place])
+        chosen = int((scores + noise).argmax())
+        probs.append(sureness(scores, noise, chosen))
         return chosen
 
     return walk(found.token_ids, found.scores, pick), probs

@@ -6,7 +6,7 @@ sequence, then in turn ``propose`` (before a pass) and ``observe`` (after it), a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from blockdraft.config import SamplingParams
 from blockdraft.kv_cache import KVLayout, SequenceCache
 from blockdraft.speculative.types import Proposal
 
-__all__ = ["CommittedRows", "DraftTask", "Drafter"]
+__all__ = ["CommittedRows", "DraftTask", "Drafter", "Stepwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,12 @@ class DraftTask:
         max_drafts: The most nodes of the proposal, at least 1.
         params: How the target picks tokens; with ``choice`` what its noise is keyed by.
         choice: Index among several answers to one prompt.
-        cache: The sequence's K/V for this drafter, up to the anchor; None where it keeps none.
+        cache: The sequence's K/V for this drafter, up to the anchor as far as the drafter was told
+            of it and has read it; None where it keeps none.
         max_depth: How far ahead drafts are likely of use; a drafter that pays for depth may stop
             there. None is as far as it can.
+        least_chance: Where it is less probable that all drafts are right, another one is not worth
+            its pass; for a drafter that needs one for each.
     """
 
     sequence_id: int
@@ -40,6 +43,7 @@ class DraftTask:
     choice: int
     cache: SequenceCache | None = None
     max_depth: int | None = None
+    least_chance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class CommittedRows:
         start: Position of the first row.
         token_ids: int32 [rows], tokens of the rows, without the next token.
         features: float32 [rows, taps * hidden], target features; None when the drafter asks for
-            none. Valid during the call.
+            none, or where ``cache`` has these rows already. Valid during the call.
         cache: The sequence's K/V for this drafter, up to ``start``; None where it keeps none.
         prompt_length: Tokens of the prompt: nothing is drafted before they are all there.
     """
@@ -97,9 +101,22 @@ class Drafter(Protocol):
         ...
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
-        """Take note of what became permanent; rejected rows are never seen here."""
+        """Take note of what became permanent; rejected rows are never seen here.
+
+        A sequence that had to give its memory back is told from its first row on once more.
+        """
         ...
 
     def end(self, sequence_id: int) -> None:
         """Forget a sequence, however far it came."""
+        ...
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """A drafter that needs more passes for more drafts."""
+
+    @property
+    def num_steps(self) -> int:
+        """Passes of the last ``propose``."""
         ...

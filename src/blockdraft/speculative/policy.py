@@ -11,12 +11,18 @@ from dataclasses import dataclass, replace
 
 from blockdraft.speculative.costs import CostModel
 
-__all__ = ["Prospect", "Switch", "choose_nodes", "next_switch"]
+__all__ = ["Network", "Prospect", "Switch", "choose_nodes", "least_chance", "next_switch"]
 
-_MARGIN = 1.02
-"""What the other way must promise before a running one is left."""
+_STAYS, _STARTS = 0.99, 1.05
+"""Speed, against going without it, at which a running network goes on, and at which one begins."""
 
-_FIRST_PATIENCE, _MOST_PATIENCE = 8, 128
+_FIRST_PATIENCE, _MOST_PATIENCE = 16, 256
+
+_TRIAL_SHARE = 0.01
+"""Share of the time that trials of a network that is off may take."""
+
+_AMORTIZED = 64
+"""Rounds over which a network earns what it has to read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +31,14 @@ class Prospect:
 
     Attributes:
         ready: Of each draft at hand the chance that it and its path are accepted.
-        gain: Drafts of the network that are likely accepted.
-        nodes: Drafts of the network that would be verified for that.
+        shares: Of the network's drafts at depth 1, 2, ... the chance that it and those before it
+            are accepted, as deep as there is room.
+        lag: Committed tokens that the network has not read.
     """
 
     ready: tuple[float, ...]
-    gain: float
-    nodes: float
+    shares: tuple[float, ...]
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,42 +50,103 @@ class Switch:
         is_on: For its own sake; otherwise it is only tried.
         rounds_off: Rounds since it ran.
         patience: Rounds after which it is tried again while it is off.
+        depth: Drafts in a row that are worth making.
     """
 
     runs: bool = True
     is_on: bool = True
     rounds_off: int = 0
     patience: int = _FIRST_PATIENCE
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network as the costs know it.
+
+    Attributes:
+        name: In the costs.
+        is_stepwise: It needs a pass for each draft; else one over anchor and drafts.
+    """
+
+    name: str
+    is_stepwise: bool = False
 
 
 def next_switch(
-    prospects: Sequence[Prospect], costs: CostModel, name: str, switch: Switch
+    prospects: Sequence[Prospect],
+    costs: CostModel,
+    network: Network,
+    switch: Switch,
+    *,
+    context: float = 0.0,
 ) -> Switch:
     """Whether a pass of the network is likely worth its time, or due to be tried.
 
     Args:
         prospects: One per sequence that may draft.
         costs: Of the target and the network.
-        name: The network's name in ``costs``.
+        network: The network.
         switch: Of the round before.
+        context: Committed tokens of a sequence, the mean over them.
     """
     num_sequences = len(prospects)
-    without = max(rate for rate, _ in _rates([p.ready for p in prospects], costs, sunk_s=0.0))
-    gain = sum(prospect.gain for prospect in prospects)
-    nodes = sum(prospect.nodes for prospect in prospects)
-    seconds = costs.draft_seconds(name, num_sequences)
-    seconds += costs.verify.seconds(max(1, round(num_sequences + nodes)))
-    with_it = (num_sequences + gain) / seconds
-    if with_it * (_MARGIN if switch.is_on else 1 / _MARGIN) >= without:
-        return Switch()
-    if switch.rounds_off >= switch.patience:
+    ready = [prospect.ready for prospect in prospects]
+    without = max(rate for rate, _ in _rates(ready, costs, sunk_s=0.0, context=context))
+    read_s = costs.read_seconds(network.name, sum(prospect.lag for prospect in prospects))
+    depth, tokens, seconds = _best_depth(prospects, costs, network, context)
+    with_it = tokens / (seconds + read_s / _AMORTIZED)
+    if with_it >= without * (_STAYS if switch.is_on else _STARTS):
+        return Switch(depth=depth)
+    lost_rounds = (seconds + read_s - tokens / without) * without / num_sequences
+    if switch.rounds_off >= max(switch.patience, lost_rounds / _TRIAL_SHARE):
         patience = min(2 * switch.patience, _MOST_PATIENCE)
-        return Switch(runs=True, is_on=False, patience=patience)
-    return replace(switch, runs=False, is_on=False, rounds_off=switch.rounds_off + 1)
+        return Switch(runs=True, is_on=False, patience=patience, depth=depth)
+    rounds_off = switch.rounds_off + 1
+    return replace(switch, runs=False, is_on=False, rounds_off=rounds_off, depth=depth)
+
+
+def _best_depth(
+    prospects: Sequence[Prospect], costs: CostModel, network: Network, context: float
+) -> tuple[int, float, float]:
+    """The drafts in a row that give the most tokens per second, expected tokens and seconds."""
+    num_rows = num_sequences = len(prospects)
+    tokens = float(num_sequences)
+    best = (0, 0.0, 1.0)
+    for depth in range(1, max(len(prospect.shares) for prospect in prospects) + 1):
+        shares = [p.shares[depth - 1] for p in prospects if len(p.shares) >= depth]
+        tokens += sum(shares)
+        num_rows += len(shares)
+        if network.is_stepwise:
+            seconds = depth * costs.draft_seconds(network.name, num_sequences)
+        else:
+            seconds = costs.draft_seconds(network.name, num_sequences * (1 + depth))
+        seconds += costs.verify_seconds(num_rows, num_sequences, context)
+        if tokens * best[2] > best[1] * seconds:
+            best = (depth, tokens, seconds)
+        elif depth > best[0] + 2:  # costs rise in steps; beyond one that does not pay none does
+            break
+    return best
+
+
+def least_chance(
+    costs: CostModel, network: Network, num_sequences: int, *, context: float = 0.0
+) -> float:
+    """How likely a further draft of a stepwise network must be to be worth its pass."""
+    plain_s = costs.verify_seconds(num_sequences, num_sequences, context)
+    few = 4 * num_sequences
+    row_s = (costs.verify_seconds(num_sequences + few, num_sequences, context) - plain_s) / few
+    step_s = costs.draft_seconds(network.name, num_sequences) / num_sequences
+    return min(1.0, (step_s + row_s) * num_sequences / plain_s)
 
 
 def choose_nodes(
-    chances: Sequence[Sequence[float]], costs: CostModel, *, sunk_s: float = 0.0
+    chances: Sequence[Sequence[float]],
+    costs: CostModel,
+    *,
+    sunk_s: float = 0.0,
+    context: float = 0.0,
+    least: int = 0,
 ) -> list[list[int]]:
     """Which drafts of each sequence to verify, ascending: always the likeliest.
 
@@ -87,8 +155,11 @@ def choose_nodes(
             after its parent and is no likelier.
         costs: Of the target.
         sunk_s: Seconds that the round has cost already.
+        context: Committed tokens of a sequence, the mean over them.
+        least: Drafts to verify, as far as there are any, whether or not that pays.
     """
-    _, size = max(_rates(chances, costs, sunk_s=sunk_s), key=lambda each: (each[0], -each[1]))
+    rates = _rates(chances, costs, sunk_s=sunk_s, context=context)
+    _, size = max(rates[min(least, len(rates) - 1) :], key=lambda each: (each[0], -each[1]))
     chosen: list[list[int]] = [[] for _ in chances]
     for _, sequence_idx, node in _by_chance(chances)[:size]:
         chosen[sequence_idx].append(node)
@@ -96,14 +167,15 @@ def choose_nodes(
 
 
 def _rates(
-    chances: Sequence[Sequence[float]], costs: CostModel, *, sunk_s: float
+    chances: Sequence[Sequence[float]], costs: CostModel, *, sunk_s: float, context: float
 ) -> list[tuple[float, int]]:
     """(tokens per second, drafts in all) with the best 0, 1, 2, ... drafts."""
-    tokens = float(len(chances))
-    rates = [(tokens / (sunk_s + costs.verify.seconds(len(chances))), 0)]
+    num_sequences = len(chances)
+    tokens = float(num_sequences)
+    rates = [(tokens / (sunk_s + costs.verify_seconds(num_sequences, num_sequences, context)), 0)]
     for size, (chance, _, _) in enumerate(_by_chance(chances), 1):
         tokens += chance
-        seconds = sunk_s + costs.verify.seconds(len(chances) + size)
+        seconds = sunk_s + costs.verify_seconds(num_sequences + size, num_sequences, context)
         rates.append((tokens / seconds, size))
     return rates
 

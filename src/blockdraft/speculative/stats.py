@@ -6,7 +6,9 @@ is accepted over drafted; position k counts, among the proposals at least k deep
 first k drafts were accepted.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from blockdraft.speculative.types import Proposal
@@ -30,6 +32,7 @@ class SpeculationStats:
         draft_s: Time in the drafter.
         verify_s: Time in the target's passes.
         other_s: The rest, from the first token to the end.
+        choices: Rounds by (drafter, drafts verified); ("", 0) drafted nothing.
     """
 
     type_name: str
@@ -43,6 +46,7 @@ class SpeculationStats:
     draft_s: float
     verify_s: float
     other_s: float
+    choices: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -89,6 +93,7 @@ class RoundCounter:
         # By depth of the proposal and by drafts kept, from 0: sums are made when asked for.
         self._depths = [0] * block_size
         self._kept = [0] * block_size
+        self._choices: Counter[tuple[str, int]] = Counter()
         self._draft_s = 0.0
         self._verify_s = 0.0
 
@@ -105,6 +110,8 @@ class RoundCounter:
         self._num_drafted += len(proposal)
         self._depths[proposal.depth] += 1
         self._kept[num_accepted] += 1
+        drafter = proposal.drafter or self._type_name if len(proposal) else ""
+        self._choices[drafter, len(proposal)] += 1
 
     def add_time(self, draft_s: float, verify_s: float) -> None:
         """Count the time of a round."""
@@ -127,4 +134,5 @@ class RoundCounter:
             draft_s=self._draft_s,
             verify_s=self._verify_s,
             other_s=max(predicted_s - self._draft_s - self._verify_s, 0.0),
+            choices=dict(self._choices),
         )

@@ -5,7 +5,7 @@ the usual tree. Its node i is row i + 1 of the pass that verifies it, the anchor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["NO_DRAFTS", "Proposal", "Verdict"]
 
@@ -17,12 +17,15 @@ class Proposal:
     Attributes:
         token_ids: One per node; a node comes after its parent.
         parents: Node that each one follows, -1 where that is the anchor.
-        probs: ``q`` of each node given its path; None when the drafter has no probabilities.
+        probs: ``q`` of each node given its path, or how probable it is where the noise of the pick
+            is known; None when the drafter has no probabilities.
+        drafter: Name of the drafter whose nodes these are, where several take turns; or "".
     """
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]
     probs: tuple[float, ...] | None = None
+    drafter: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Check the shape of the tree.

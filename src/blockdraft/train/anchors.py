@@ -47,6 +47,11 @@ class Blocks:
         """Leading tokens of the sequence whose features a block can see."""
         return int(self.positions[-1])
 
+    @property
+    def num_targets(self) -> int:
+        """Tokens of the sequence whose successors a block may have to draft."""
+        return len(self.sequence.token_ids) - 1 - int(self.positions[0])
+
     def tokens(self) -> NDArray[np.int64]:
         """True tokens of every block, the anchor first, "A B"; `NO_LABEL` behind the end."""
         places = self.positions[:, None] + np.arange(self.width)

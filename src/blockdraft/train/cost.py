@@ -21,12 +21,13 @@ _FROZEN = 2  # no gradient of the weight, or none of the input
 class StepCost:
     """Floating-point operations of a training step's matrix products."""
 
-    def __init__(self, config: DrafterConfig, head_rows: int) -> None:
+    def __init__(self, config: DrafterConfig, head_rows: int, *, has_teacher: bool = False) -> None:
         """Count the weights.
 
         Args:
             config: The drafter.
             head_rows: Rows of the training head.
+            has_teacher: Whether the target's rows are multiplied with it too, for soft labels.
         """
         hidden = config.hidden_size
         queries = config.num_heads * config.head_dim
@@ -39,13 +40,16 @@ class StepCost:
         self._label = _FROZEN * hidden * head_rows
         if config.selector is not None:
             self._label += 8 * hidden * config.selector.rank
+        self._teacher = hidden * head_rows if has_teacher else 0
         self._context = _FROZEN * hidden * config.feature_size
         self._context += _FORWARD_AND_BACKWARD * config.num_layers * 2 * hidden * keys
 
-    def flops(self, *, rows: int, label_rows: int, context_rows: int) -> float:
-        """Operations for so many drafted rows, rows with logits, and injected features."""
+    def flops(
+        self, *, rows: int, label_rows: int, context_rows: int, target_rows: int = 0
+    ) -> float:
+        """Operations for so many rows of blocks, rows with logits, features, and target's rows."""
         macs = rows * self._row + label_rows * self._label + context_rows * self._context
-        return 2.0 * macs
+        return 2.0 * (macs + target_rows * self._teacher)
 
 
 def measure_gemm_rate(

@@ -1,4 +1,4 @@
-"""Prompts on which a drafter is evaluated: a named set, or what a corpus holds out.
+"""Prompts on which a drafter is evaluated: named sets, or what a corpus holds out.
 
 Both choices are by a hash of the prompt's id, the same on every machine. Knows no model: a prompt
 that is too long for the context is skipped where it is answered.
@@ -15,23 +15,28 @@ from blockdraft.train.prompts import Prompt, PromptFile, read_prompts
 from blockdraft.train.shards import Corpus
 from blockdraft.weights.replacing import replacing
 
-__all__ = ["NAMED", "held_out_prompts", "named_prompts", "write_prompts"]
+__all__ = ["EVAL_SETS", "eval_set", "held_out_prompts", "write_prompts"]
 
-NAMED = "named"
-"""Name of the set: `QUICK`, and `PER_SOURCE` prompts of each of `SOURCES` that it lacks."""
+EVAL_SETS = ("quick", "full")
+"""Names of the sets: `QUICK`, and with it `PER_SOURCE` prompts of each of `SOURCES` it lacks."""
 
 QUICK, ALL = "bench_quick.jsonl", "bench.jsonl.gz"
 SOURCES = ("humaneval", "mbpp-sanitized-test", "gsm8k-test", "mt-bench")
 PER_SOURCE = 20
 
 
-def named_prompts(data: Path) -> tuple[SpeedPrompt, ...]:
-    """The named set, from the folder of benchmark prompts.
+def eval_set(name: str, data: Path) -> tuple[SpeedPrompt, ...]:
+    """The set called ``name``, from the folder of benchmark prompts.
 
     Raises:
-        ConfigError: A file is missing or damaged, or a source has too few prompts.
+        ConfigError: There is no such set, a file is missing or damaged, or a source has too few
+            prompts.
     """
+    if name not in EVAL_SETS:
+        raise ConfigError(f"the evaluation set is {name!r}; it must be {' or '.join(EVAL_SETS)}")
     quick = read_prompts(str(data / QUICK)).prompts
+    if name == "quick":
+        return tuple(map(_speed_prompt, quick))
     every = read_prompts(str(data / ALL)).prompts
     chosen = list(quick)
     taken = {prompt.id for prompt in quick}

@@ -34,6 +34,7 @@ from blockdraft.train.run_folder import (
 )
 from blockdraft.train.shards import Corpus
 from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
+from blockdraft.weights.drafter_prior import add_accepted
 from blockdraft.weights.drafter_values import DrafterValues
 from blockdraft.weights.drafter_writer import (
     FOLDER_FILES,
@@ -124,6 +125,7 @@ def export_drafter(
     write_gguf(files.source, files.target, output / gguf, type_name=type_name)
     if facts["evaluation"] is not None:
         facts["evaluation"]["evaluated"] = _evaluated(facts["evaluation"], output, gguf, notify)
+        _keep_accepted((output, output / gguf), facts["evaluation"])
     curve = _write_curve(files, facts)
     facts["command"] = list(command)
     facts["files"] = {
@@ -235,6 +237,12 @@ def _evaluated(
         return "the bf16 weights in this folder"
     notify("the evaluation is of other weights than those exported, which the model card says")
     return f"other weights than these (sha256 {evaluation['drafter_sha256'][:12]})"
+
+
+def _keep_accepted(paths: Sequence[Path], evaluation: dict[str, Any]) -> None:
+    """Let the drafter say how often its drafts were accepted, so that a weak one is not tried."""
+    for path in paths:
+        add_accepted(path, evaluation["overall"]["accepted_by_position"])
 
 
 def _write_curve(files: ExportFiles, facts: dict[str, Any]) -> str | None:

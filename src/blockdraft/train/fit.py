@@ -175,14 +175,13 @@ def _cached(
     parts: Parts, files: RunFiles, target_sha256: str, processes: Processes, stack: ExitStack
 ) -> Parts:
     assert files.feature_cache is not None
-    taps = parts.config.target_layer_ids
     folder = files.feature_cache
     cache = FeatureCache(
         # A folder per process: each sees its own part of every step.
         folder if processes.size == 1 else folder / f"{processes.rank}-of-{processes.size}",
         parts.features,
         target_sha256=target_sha256,
-        taps=taps,
+        taps=parts.taps,
         hidden_size=parts.config.hidden_size,
         max_bytes=files.feature_cache_bytes // processes.size,
     )

@@ -9,41 +9,22 @@ that the drafter gives the true token. R rows of the head.
 Sources: arXiv:2602.06036, section 4.2 (exponential decay); arXiv:2605.18810 (D-PACE).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from blockdraft.train.head import FrozenHead
 from blockdraft.train.selector import SelectorLoss
 from blockdraft.train.settings import Objective
+from blockdraft.train.soft_labels import SoftLabels
 
-__all__ = ["BlockLoss", "FrozenHead", "PositionStats", "loss_normalizer", "position_weights"]
+__all__ = ["BlockLoss", "PositionStats", "loss_normalizer", "position_weights"]
 
 _CHUNK_ROWS = 512
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrozenHead:
-    """The target's head, or some of its rows.
-
-    Attributes:
-        weight: "R width".
-        token_ids: Target token of each row, [R].
-        scale: Factor on its output.
-        softcap: Cap of the scaled output, or None.
-    """
-
-    weight: Tensor
-    token_ids: Tensor
-    scale: float = 1.0
-    softcap: float | None = None
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of rows "rows width", "rows R"."""
-        logits = hidden @ self.weight.T
-        if self.scale != 1:
-            logits.mul_(self.scale)
-        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh_()
+_CACHED = 1 << 18
+"""Logits that stay in a CPU's cache between operations."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,11 +106,18 @@ class BlockLoss:
         self.selector = selector
 
     def evaluate(self, hidden: Tensor, labels: Tensor, previous: Tensor) -> PositionStats:
-        """Statistics alone; see `gradient`."""
-        return self._run(hidden, labels, previous, None)[1]
+        """Statistics alone, with logits in float32; see `gradient`."""
+        exact = BlockLoss(self.head.exact(), self.objective, self.selector)
+        return exact._run(hidden, labels, previous)[1]
 
     def gradient(
-        self, hidden: Tensor, labels: Tensor, previous: Tensor, scale: float
+        self,
+        hidden: Tensor,
+        labels: Tensor,
+        previous: Tensor,
+        scale: float,
+        *,
+        soft: SoftLabels | None = None,
     ) -> tuple[Tensor, PositionStats]:
         """Gradient of ``scale`` times the summed loss, and statistics.
 
@@ -140,13 +128,19 @@ class BlockLoss:
             labels: Row of the head of each true token, "A K"; negative where there is none.
             previous: True target token before each row, "A K".
             scale: Factor on the loss.
+            soft: Soft labels, for an objective that has a share of them.
         """
-        grad, stats = self._run(hidden, labels, previous, scale)
+        grad, stats = self._run(hidden, labels, previous, scale, soft)
         assert grad is not None
         return grad, stats
 
     def _run(
-        self, hidden: Tensor, labels: Tensor, previous: Tensor, scale: float | None
+        self,
+        hidden: Tensor,
+        labels: Tensor,
+        previous: Tensor,
+        scale: float | None = None,
+        soft: SoftLabels | None = None,
     ) -> tuple[Tensor | None, PositionStats]:
         hidden = hidden.detach()
         num_positions = labels.shape[1]
@@ -155,7 +149,8 @@ class BlockLoss:
         step = max(1, _CHUNK_ROWS // num_positions)
         for start in range(0, len(labels), step):
             part = slice(start, start + step)
-            chunk = _Chunk(self, hidden[part], labels[part], previous[part])
+            near = None if soft is None else soft.of(part)
+            chunk = _Chunk(self, hidden[part], labels[part], previous[part], near)
             if grad is not None and scale is not None:
                 grad[part] = chunk.backward(scale).view_as(grad[part])
             stats.add(chunk.stats)
@@ -163,35 +158,72 @@ class BlockLoss:
 
 
 class _Chunk:
-    """Logits of some blocks, turned into their gradient in place."""
+    """Logits of some blocks, turned into their gradient in place.
 
-    def __init__(self, loss: BlockLoss, hidden: Tensor, labels: Tensor, previous: Tensor) -> None:
+    One product with the head; what follows takes a few rows at a time, which stay in cache.
+    """
+
+    def __init__(
+        self,
+        loss: BlockLoss,
+        hidden: Tensor,
+        labels: Tensor,
+        previous: Tensor,
+        soft: SoftLabels | None,
+    ) -> None:
         self._loss = loss
         self._rows = hidden.flatten(0, 1)
         self._valid = labels >= 0
         self._labels = labels.clamp_min(0).flatten()[:, None]
-        logits = loss.head.logits(self._rows).float()
-        cap = loss.head.softcap
-        # d tanh(x) = 1 - tanh(x)^2, before the logits are overwritten.
-        self._slope = None if cap is None else 1 - (logits / cap).square()
-        true = logits.gather(1, self._labels)
-        best = logits.amax(1, keepdim=True)
+        self._product = loss.head.product(self._rows)
+        self._teacher = None if soft is None else soft.distributions(loss.head)
+        true, self._best, self._total, likely = (
+            self._rows.new_empty(len(self._rows), 1, dtype=torch.float32) for _ in range(4)
+        )
+        top: list[tuple[Tensor, Tensor]] = []
+        for part in self._parts():
+            logits = loss.head.finished(self._product[part])
+            true[part] = logits.gather(1, self._labels[part])
+            self._best[part] = logits.amax(1, keepdim=True)
+            if loss.selector is not None:
+                top.append(torch.topk(logits, loss.selector.top_k, dim=1))
+            if self._teacher is not None:
+                likely[part, 0] = torch.linalg.vecdot(self._teacher.of(part), logits)
+            self._total[part] = (logits - self._best[part]).exp_().sum(1, keepdim=True)
+        log_total = self._total.log() + self._best
+        self._cross_entropy = (log_total - true).view_as(labels)
+        self._divergence = None
+        if self._teacher is not None:
+            entropy = self._teacher.entropy[self._teacher.places][:, None]
+            self._divergence = (log_total - likely - entropy).view_as(labels)
+        self._weights = position_weights(loss.objective, (-self._cross_entropy).exp(), self._valid)
         self._choice = None
         if loss.selector is not None:
+            unary, candidates = (torch.cat(each) for each in zip(*top, strict=True))
             self._choice = loss.selector.choose(
-                self._rows, logits, self._labels, previous.flatten(), loss.head.token_ids
+                self._rows,
+                (unary, candidates),
+                (true, self._labels),
+                previous.flatten(),
+                loss.head.token_ids,
             )
-        self._exp = logits.sub_(best).exp_()
-        self._total = self._exp.sum(1, keepdim=True)
-        self._cross_entropy = (self._total.log() + best - true).view_as(labels)
-        self._weights = position_weights(loss.objective, (-self._cross_entropy).exp(), self._valid)
-        unary_right = (true >= best).view_as(labels) & self._valid
+        unary_right = (true >= self._best).view_as(labels) & self._valid
         self.stats = self._statistics(unary_right)
+
+    def _parts(self) -> Iterator[slice]:
+        num_rows, width = self._product.shape
+        is_cpu = self._product.device.type == "cpu"
+        step = max(1, _CACHED // width) if is_cpu else num_rows
+        for start in range(0, num_rows, step):
+            yield slice(start, start + step)
 
     def _statistics(self, unary_right: Tensor) -> PositionStats:
         valid = self._valid
         right, recalled = unary_right, unary_right
-        weighted = (self._cross_entropy * self._weights).sum()
+        unary, share = self._cross_entropy, self._loss.objective.soft
+        if self._divergence is not None:
+            unary = (1 - share) * unary + share * self._divergence
+        weighted = (unary * self._weights).sum()
         if self._choice is not None:
             right = self._choice.is_right.view_as(valid) & valid
             recalled = self._choice.is_recalled.view_as(valid) & valid
@@ -212,16 +244,23 @@ class _Chunk:
     def backward(self, scale: float) -> Tensor:
         """Gradient with respect to the rows, "rows width"; overwrites the logits."""
         weights = self._weights.view(-1, 1) * scale
-        of_logits = self._exp.mul_(weights / self._total)
-        of_logits.scatter_add_(1, self._labels, -weights)
-        of_rows = None
+        share = 0.0 if self._teacher is None else self._loss.objective.soft
+        of_rows = of_unary = None
         if self._choice is not None:
             of_rows, of_unary = self._choice.backward(self._selector_loss() * scale)
-            of_logits.scatter_add_(1, self._choice.candidates, of_unary)
-        if self._slope is not None:
-            of_logits.mul_(self._slope)
         head = self._loss.head
-        grad = (of_logits.to(head.weight.dtype) @ head.weight).mul_(head.scale)
+        for part in self._parts():
+            logits = head.finished(self._product[part])
+            # d tanh(x) = 1 - tanh(x)^2.
+            slope = None if head.softcap is None else 1 - (logits / head.softcap).square()
+            grad = (logits - self._best[part]).exp_().mul_(weights[part] / self._total[part])
+            if self._teacher is not None:
+                grad.sub_(self._teacher.of(part).mul_(weights[part] * share))
+            grad.scatter_add_(1, self._labels[part], (share - 1) * weights[part])
+            if self._choice is not None and of_unary is not None:
+                grad.scatter_add_(1, self._choice.candidates[part], of_unary[part])
+            self._product[part] = grad if slope is None else grad.mul_(slope)
+        grad = (self._product @ head.weight).float().mul_(head.scale)
         return grad if of_rows is None else grad + of_rows
 
 

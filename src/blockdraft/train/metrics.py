@@ -55,6 +55,7 @@ class Window:
             rows=rows,
             label_rows=rows - sum(len(each.positions) for each in blocks),
             context_rows=sum(each.num_features for each in blocks),
+            target_rows=sum(each.num_targets for each in blocks),
         )
         self._losses.append(stats.weighted_loss)
         self._norms.append(gradient_norm)

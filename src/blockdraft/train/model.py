@@ -19,7 +19,7 @@ from blockdraft.models.dflash import build_dflash
 from blockdraft.ops.protocol import Linear
 from blockdraft.ops.torch import Place, TorchContext, TorchMatrix, TorchPass, TrainingOps
 from blockdraft.train.anchors import Blocks
-from blockdraft.train.selector import SelectorMaps
+from blockdraft.train.selector import SelectorMaps, SelectorTables, SelectorWeights
 from blockdraft.weights.drafter_names import (
     SELECTOR_PREDECESSOR,
     SELECTOR_PROJECTION,
@@ -37,10 +37,12 @@ class TrainableDrafter:
     Attributes:
         config: Shape and flags.
         parameters: float32 masters under the names of `weights.drafter_names`; of the selector
-            the maps, not the tables.
+            the maps, or rows of the tables.
         embedding: The target's table, frozen, "vocab width".
-        selector: Maps of the selector; None for DFlash 1.
+        selector: Of DFlash 2; None for DFlash 1.
     """
+
+    selector: SelectorWeights | None
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class TrainableDrafter:
         *,
         embedding: Tensor,
         dtype: torch.dtype = torch.float32,
+        table_rows: Tensor | None = None,
     ) -> None:
         """Make parameters of ``tensors``.
 
@@ -56,7 +59,10 @@ class TrainableDrafter:
             config: Shape and flags.
             tensors: First values.
             embedding: The target's table; its device is the drafter's.
-            dtype: Of the arithmetic; weights are rounded to it at every `refresh`.
+            dtype: Of matrix products, for which `refresh` rounds the weights. Rows between them
+                have it on a GPU; a CPU computes them faster in float32.
+            table_rows: For a selector of free tables, each token's row in ``tensors``, negative
+                where it has none; None: ``tensors`` has maps of the embedding.
         """
         device = embedding.device
         self.config = config
@@ -65,22 +71,24 @@ class TrainableDrafter:
             name: Parameter(torch.tensor(values, device=device))
             for name, values in sorted(tensors.items())
         }
-        self._dtype = dtype
-        self._working = self.parameters
-        if dtype != torch.float32:
-            self._working = {
-                name: Parameter(values.detach().to(dtype))
-                for name, values in self.parameters.items()
-                if name not in _SELECTOR
-            }
+        self._dtype = torch.float32 if device.type == "cpu" else dtype
+        self._rounded = {
+            name: values.detach().to(dtype)
+            for name, values in self.parameters.items()
+            if dtype != torch.float32 and values.dim() == 2 and name not in _SELECTOR
+        }
         self.selector = None
         if config.selector is not None:
-            self.selector = SelectorMaps(*(self.parameters[name] for name in _SELECTOR))
-        table = TorchMatrix(embedding.to(dtype))
+            before, after, gate = (self.parameters[name] for name in _SELECTOR)
+            if table_rows is None:
+                self.selector = SelectorMaps(before, after, gate, embedding)
+            else:
+                self.selector = SelectorTables(before, after, gate, table_rows.to(device))
+        table = TorchMatrix(embedding.to(self._dtype))
         # Passes end before the head: any matrix serves as one.
         self._network = build_dflash(
             replace(config, selector=None),
-            _Source(self._working),
+            _Source(self.parameters, self._rounded),
             embedding=table,
             head=Linear(table),
         )
@@ -91,36 +99,23 @@ class TrainableDrafter:
         return sum(parameter.numel() for parameter in self.parameters.values())
 
     def refresh(self) -> None:
-        """Round the masters to the dtype of the arithmetic; call it after they changed."""
-        if self._working is not self.parameters:
-            with torch.no_grad():
-                for name, values in self._working.items():
-                    values.copy_(self.parameters[name])
-
-    def collect_gradients(self) -> None:
-        """Add the gradients of the rounded weights to the masters'."""
-        if self._working is self.parameters:
-            return
-        for name, values in self._working.items():
-            if values.grad is None:
-                continue
-            master = self.parameters[name]
-            found = values.grad.float()
-            master.grad = found if master.grad is None else master.grad.add_(found)
-            values.grad = None
+        """Round the weights anew; call it after they changed."""
+        for name, values in self._rounded.items():
+            values.copy_(self.parameters[name].detach())
 
     def hidden(self, features: Sequence[Tensor], blocks: Sequence[Blocks]) -> list[Tensor]:
         """Rows before the head of all masked rows, "A B-1 width" per sequence.
 
         Args:
             features: Target features of each sequence from its first token, as many tokens as
-                its blocks see, "tokens size".
+                its blocks see, "tokens size"; columns behind the drafter's are not read.
             blocks: Blocks of each sequence.
         """
         device = self.embedding.device
         contexts = [TorchContext() for _ in blocks]
+        size = self.config.feature_size
         seen = [
-            each[: part.num_features].to(device)
+            each[: part.num_features, :size].to(device)
             for each, part in zip(features, blocks, strict=True)
         ]
         batch = TorchPass.inject(seen, contexts, dtype=self._dtype)
@@ -157,13 +152,13 @@ class TrainableDrafter:
     def export(self) -> dict[str, NDArray[np.float32]]:
         """Weights under the names and in the shapes of `weights.drafter_names`.
 
-        The selector's maps become tables.
+        The selector's maps are written out as tables.
         """
         tensors = {
             name: values.detach().float().cpu().numpy() for name, values in self.parameters.items()
         }
         if self.selector is not None:
-            before, after = self.selector.tables(self.embedding.float())
+            before, after = self.selector.tables()
             tensors[SELECTOR_PREDECESSOR] = before.cpu().numpy()
             tensors[SELECTOR_SUCCESSOR] = after.cpu().numpy()
         return tensors
@@ -172,13 +167,15 @@ class TrainableDrafter:
 class _Source:
     """Parameters as a network asks for them."""
 
-    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+    def __init__(self, parameters: Mapping[str, Parameter], rounded: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
+        self._rounded = rounded
         self._matrices: dict[str, TorchMatrix] = {}
 
     def matrix(self, name: str) -> TorchMatrix:
         if name not in self._matrices:
-            self._matrices[name] = TorchMatrix(self._parameters[name])
+            rounded = self._rounded.get(name)
+            self._matrices[name] = TorchMatrix(self._parameters[name], rounded=rounded)
         return self._matrices[name]
 
     def vector(self, name: str) -> Tensor:

@@ -5,7 +5,7 @@ Knows no loop and no optimizer.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,15 @@ from torch import Tensor
 from blockdraft.config import DrafterConfig, ModelConfig
 from blockdraft.errors import ConfigError
 from blockdraft.train.features import FeatureExtractor, FeatureSource
+from blockdraft.train.head import FrozenHead
 from blockdraft.train.labels import BlockLabels
-from blockdraft.train.loss import BlockLoss, FrozenHead
+from blockdraft.train.loss import BlockLoss
 from blockdraft.train.model import TrainableDrafter
 from blockdraft.train.selector import SelectorLoss
 from blockdraft.train.settings import TrainingSettings
 from blockdraft.train.shape import choose_mask_token, drafter_config
 from blockdraft.train.shards import Corpus, CorpusSequence
+from blockdraft.train.soft_labels import Teacher, taps_with_teacher
 from blockdraft.train.vocabulary import DraftVocabulary, choose_vocabulary, count_answer_tokens
 from blockdraft.train.warm_start import (
     cold_start,
@@ -31,15 +33,17 @@ from blockdraft.train.warm_start import (
     warm_start,
     why_not_copyable,
 )
+from blockdraft.weights.drafter_names import SELECTOR_PREDECESSOR, SELECTOR_SUCCESSOR
 from blockdraft.weights.gguf import GGUFFile
 from blockdraft.weights.names import read_model_config
 from blockdraft.weights.packed import FloatWeights
-from blockdraft.weights.tensors import EMBEDDING, HEAD
+from blockdraft.weights.tensors import EMBEDDING, HEAD, OUTPUT_NORM
 
-__all__ = ["Given", "Parts", "fingerprint", "prepare", "split_corpus"]
+__all__ = ["Given", "Parts", "block_loss", "fingerprint", "prepare", "split_corpus"]
 
 _NORM_SEQUENCES = 8
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_TABLES = (SELECTOR_PREDECESSOR, SELECTOR_SUCCESSOR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,11 +66,13 @@ class Parts:
     """Everything a loop needs.
 
     Attributes:
-        config: The drafter's.
+        config: The drafter's, with the draft vocabulary.
         drafter: Its weights and passes.
         loss: With the frozen head and the selector.
         labels: Under the draft vocabulary.
         features: Gives features.
+        taps: Target layers that they are outputs of.
+        teacher: Gives soft labels; None where the objective has none.
         training: Sequences to learn from.
         held_out: Sequences to look at.
         vocabulary: Rows of the head.
@@ -78,6 +84,8 @@ class Parts:
     loss: BlockLoss
     labels: BlockLabels
     features: FeatureSource
+    taps: tuple[int, ...]
+    teacher: Teacher | None
     training: Sequence[CorpusSequence]
     held_out: Sequence[CorpusSequence]
     vocabulary: DraftVocabulary
@@ -117,26 +125,41 @@ def prepare(
             if given is None
             else given.mask_token_id
         )
-        config = drafter_config(settings.shape, target, mask_token_id)
-        extractor = FeatureExtractor(target_path, config.target_layer_ids, num_threads=num_threads)
+        vocabulary = _vocabulary(used, settings.draft_vocab_size, given)
+        config = replace(
+            drafter_config(settings.shape, target, mask_token_id),
+            head_token_ids=vocabulary.head_token_ids(target.vocab_size),
+        )
+        taps = config.target_layer_ids
+        if settings.objective.soft:
+            taps = taps_with_teacher(taps, target.num_layers)
+        extractor = FeatureExtractor(target_path, taps, num_threads=num_threads)
         if given is None:
             tensors, start = _first_weights(
                 config, target, source, target_path, training, settings, num_threads
             )
         else:
             tensors, start = dict(given.tensors), "given"
-    vocabulary = choose_vocabulary(used, settings.draft_vocab_size)
-    if given is not None and given.draft_token_ids is not None:
-        kept = given.draft_token_ids
-        vocabulary = DraftVocabulary(kept, float(used[kept].sum() / max(used.sum(), 1)))
+        tensors |= _selector(config, settings, given, embedding, vocabulary)
+        output_norm = source.vector(OUTPUT_NORM).copy()
     table = _on_device(embedding, settings.device)
-    drafter = TrainableDrafter(config, tensors, embedding=table, dtype=_DTYPES[settings.dtype])
+    table_rows = None
+    if settings.selector == "tables":
+        table_rows = torch.from_numpy(vocabulary.row_of(target.vocab_size))
+    drafter = TrainableDrafter(
+        config, tensors, embedding=table, dtype=_DTYPES[settings.dtype], table_rows=table_rows
+    )
+    teacher = None
+    if settings.objective.soft:
+        teacher = Teacher(torch.from_numpy(output_norm).to(table.device), target.norm_eps)
     return Parts(
         config=config,
         drafter=drafter,
-        loss=_loss(drafter, head, vocabulary, settings),
+        loss=block_loss(drafter, head, vocabulary, settings),
         labels=BlockLabels(vocabulary, target.vocab_size, table.device),
         features=extractor,
+        taps=taps,
+        teacher=teacher,
         training=training,
         held_out=held_out,
         vocabulary=vocabulary,
@@ -202,15 +225,43 @@ def _first_weights(
         parts = found.numpy().reshape(len(found), len(before), -1)
         features = {layer: np.ascontiguousarray(parts[:, i]) for i, layer in enumerate(before)}
         tensors, start = warm_start(config, target, source, features, settings.seed), "warm"
-    return tensors | selector_start(config, settings.seed), start
+    return tensors, start
 
 
-def _loss(
+def _vocabulary(used: NDArray[np.int64], size: int | None, given: Given | None) -> DraftVocabulary:
+    if given is None or given.draft_token_ids is None:
+        return choose_vocabulary(used, size)
+    kept = given.draft_token_ids
+    return DraftVocabulary(kept, float(used[kept].sum() / max(used.sum(), 1)))
+
+
+def _selector(
+    config: DrafterConfig,
+    settings: TrainingSettings,
+    given: Given | None,
+    embedding: NDArray[np.float32],
+    vocabulary: DraftVocabulary,
+) -> dict[str, NDArray[np.float32]]:
+    """First weights of a selector: maps, or the draft vocabulary's rows of tables."""
+    token_ids, is_free = vocabulary.token_ids, settings.selector == "tables"
+    if given is None:
+        start = selector_start(config, settings.seed)
+        made = {name: embedding[token_ids] @ start[name].T for name in _TABLES if name in start}
+        return start | made if is_free else start
+    # A drafter's folder has whole tables, a checkpoint what was trained.
+    whole = {name: given.tensors[name] for name in _TABLES if name in given.tensors}
+    if not is_free:
+        return {}
+    return {name: rows[token_ids] for name, rows in whole.items() if len(rows) == len(embedding)}
+
+
+def block_loss(
     drafter: TrainableDrafter,
     head: NDArray[np.float32],
     vocabulary: DraftVocabulary,
     settings: TrainingSettings,
 ) -> BlockLoss:
+    """The loss of a drafter under the rows of its target's head that it drafts from."""
     device, config = drafter.embedding.device, drafter.config
     frozen = FrozenHead(
         weight=torch.tensor(head[vocabulary.token_ids]).to(device, _DTYPES[settings.dtype]),
@@ -220,7 +271,7 @@ def _loss(
     )
     selector = None
     if drafter.selector is not None and config.selector is not None:
-        selector = SelectorLoss(drafter.selector, drafter.embedding, config.selector.top_k)
+        selector = SelectorLoss(drafter.selector, config.selector.top_k)
     return BlockLoss(frozen, settings.objective, selector)
 
 

@@ -2,7 +2,7 @@
 
 A folder holds the selector's tables, not the maps they came from; since the tables are products
 with the target's full-rank embedding, least squares gives the maps back, up to the folder's
-rounding. Knows no corpus.
+rounding. (Of tables that were trained freely it gives the nearest maps.) Knows no corpus.
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ def given_drafter(
             )
             for name, info in file.tensors.items()
         }
-        if config.selector is not None:
+        if config.selector is not None and settings.selector == "linear":
             embedding = FloatWeights(target_file).matrix(EMBEDDING)
             for name in (SELECTOR_PREDECESSOR, SELECTOR_SUCCESSOR):
                 tensors[name] = _map_of(tensors[name], embedding)

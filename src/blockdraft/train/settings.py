@@ -58,12 +58,15 @@ class Objective:
         gamma: Of decay.
         alpha: Of D-PACE: how much of a block survives a position that is wrong.
         selector: Weight of the selector's loss beside the unary loss.
+        soft: Share of soft labels: the divergence from the target's own distribution, in place of
+            the cross-entropy of the token that it wrote.
     """
 
     weighting: Literal["decay", "dpace"] = "dpace"
     gamma: float = 4.0
     alpha: float = 0.5
     selector: float = 1.0
+    soft: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -77,6 +80,8 @@ class Objective:
             raise ConfigError(f"gamma is {self.gamma}; it must be positive")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha is {self.alpha}; it must be in [0, 1]")
+        if not 0 <= self.soft <= 1:
+            raise ConfigError(f"the share of soft labels is {self.soft}; it must be in [0, 1]")
         if self.selector < 0:
             raise ConfigError(f"the selector's weight is {self.selector}; it must be 0 or more")
 
@@ -89,7 +94,11 @@ class Optimization:
         learning_rate: Highest.
         warmup: Share of the budget in which it rises; afterwards it falls as a cosine.
         final_share: Share of the highest that is left at the end.
+        kind: "adamw" for everything, or "muon" for matrices and AdamW for the rest.
         betas: Of AdamW.
+        momentum: Of Muon.
+        slow: Factor on the rate of the matrices that single AdamW steps move most: the feature
+            projection, whose inputs are raw residual streams, and the kernels of convolutions.
         weight_decay: Of matrices.
         clip: Largest norm of the gradient.
         sequences_per_step: Corpus sequences of an optimizer step, over all processes.
@@ -99,7 +108,10 @@ class Optimization:
     learning_rate: float = 6e-4
     warmup: float = 0.04
     final_share: float = 0.02
+    kind: Literal["adamw", "muon"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
+    momentum: float = 0.95
+    slow: float = 1.0
     weight_decay: float = 0.0
     clip: float = 1.0
     sequences_per_step: int = 4
@@ -111,10 +123,14 @@ class Optimization:
         Raises:
             ConfigError: A value is out of range; the message names it.
         """
+        if self.kind not in ("adamw", "muon"):
+            raise ConfigError(f"the optimizer is {self.kind!r}; it must be adamw or muon")
         for name, low, high in (
             ("learning_rate", 1e-8, 1.0),
             ("warmup", 0.0, 1.0),
             ("final_share", 0.0, 1.0),
+            ("momentum", 0.0, 0.9999),
+            ("slow", 1e-3, 1.0),
             ("weight_decay", 0.0, 1.0),
             ("clip", 1e-6, 1e6),
             ("sequences_per_step", 1, 1 << 20),
@@ -154,6 +170,8 @@ class TrainingSettings:
         optimization: Steps.
         evaluation: Held-out sequences.
         draft_vocab_size: Rows of the training head; None takes all.
+        selector: What is trained of a selector: "linear" maps of the target's embedding, or free
+            "tables".
         is_warm: Start from the target's last layers.
         mask_token: The mask token's text; None chooses one.
         seed: Of everything random.
@@ -170,6 +188,7 @@ class TrainingSettings:
     optimization: Optimization = field(default_factory=Optimization)
     evaluation: Evaluation = field(default_factory=Evaluation)
     draft_vocab_size: int | None = 8192
+    selector: Literal["linear", "tables"] = "linear"
     is_warm: bool = True
     mask_token: str | None = None
     seed: int = 0
@@ -186,6 +205,8 @@ class TrainingSettings:
         """
         if self.dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
+        if self.selector not in ("linear", "tables"):
+            raise ConfigError(f"the selector is {self.selector!r}; it must be linear or tables")
         widest = max(self.sampler.widths)
         if widest > self.shape.block_size:
             raise ConfigError(

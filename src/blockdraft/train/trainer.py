@@ -22,11 +22,13 @@ from blockdraft.train.cost import StepCost, measure_gemm_rate
 from blockdraft.train.evaluation import EvaluationResult, HeldOut
 from blockdraft.train.loss import PositionStats, loss_normalizer
 from blockdraft.train.metrics import MetricsLog, Window
+from blockdraft.train.optimizer import RunOptimizer
 from blockdraft.train.prepare import Parts, fingerprint
 from blockdraft.train.processes import Processes
 from blockdraft.train.schedule import learning_rate, progress
 from blockdraft.train.settings import TrainingSettings
 from blockdraft.train.shards import CorpusSequence
+from blockdraft.train.soft_labels import SoftLabels
 from blockdraft.weights.drafter_writer import write_drafter_folder
 
 __all__ = ["CHECKPOINT", "DRAFTER", "METRICS", "Hooks", "Trainer"]
@@ -87,23 +89,17 @@ class Trainer:
         self._hooks = hooks or Hooks()
         self._training = parts.training
         self._fingerprint = fingerprint(parts.training)
-        parameters = list(parts.drafter.parameters.values())
-        rate = settings.optimization.learning_rate
-        self._optimizer = torch.optim.AdamW(
-            [
-                {
-                    "params": [each for each in parameters if each.dim() > 1],
-                    "weight_decay": settings.optimization.weight_decay,
-                },
-                {"params": [each for each in parameters if each.dim() == 1], "weight_decay": 0.0},
-            ],
-            lr=rate,
-            betas=settings.optimization.betas,
-            fused=True,
+        self._dtype = parts.loss.head.weight.dtype
+        self._optimizer = RunOptimizer(
+            parts.drafter.parameters, settings.optimization, dtype=self._dtype
         )
         if checkpoint is not None:
             self._continue(checkpoint)
-        self._cost = StepCost(parts.config, len(parts.vocabulary.token_ids))
+        self._cost = StepCost(
+            parts.config,
+            len(parts.vocabulary.token_ids),
+            has_teacher=parts.teacher is not None,
+        )
         self._metrics = MetricsLog(folder / METRICS, is_quiet=not self._processes.is_first)
         self._gemm_rate: tuple[int, float | None] = (0, None)
         self._held_out: HeldOut | None = None
@@ -209,6 +205,7 @@ class Trainer:
         """Gradient of the step's loss, in the parameters' ``grad``."""
         drafter, loss = self._parts.drafter, self._parts.loss
         labels = [self._parts.labels.of(each) for each in blocks]
+        soft = self._soft_labels(blocks, features)
         objective = self._settings.objective
         total = sum(loss_normalizer(objective, rows) for rows, _ in labels)
         scale = 1 / max(self._processes.sum(total), 1.0)
@@ -217,14 +214,22 @@ class Trainer:
         for part in _passes(blocks, self._settings.optimization.rows_per_pass):
             hidden = drafter.hidden(features[part], blocks[part])
             grads = []
-            for rows, (wanted, before) in zip(hidden, labels[part], strict=True):
-                grad, found = loss.gradient(rows, wanted, before, scale)
+            wanted = zip(hidden, labels[part], soft[part], strict=True)
+            for rows, (tokens, before), likely in wanted:
+                grad, found = loss.gradient(rows, tokens, before, scale, soft=likely)
                 stats.add(found)
                 grads.append(grad)
             torch.autograd.backward(hidden, grads)
         stats.weighted_loss *= scale
-        drafter.collect_gradients()
         return stats
+
+    def _soft_labels(
+        self, blocks: Sequence[Blocks], features: Sequence[Tensor]
+    ) -> Sequence[SoftLabels | None]:
+        teacher = self._parts.teacher
+        if teacher is None:
+            return [None] * len(blocks)
+        return [teacher.of(each, part) for each, part in zip(features, blocks, strict=True)]
 
     def _update(self, rate: float) -> float:
         """Move the weights; returns the gradient's norm before it was clipped."""
@@ -232,16 +237,13 @@ class Trainer:
         self._processes.sum_gradients(parameters)
         clip = self._settings.optimization.clip
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._optimizer.step(rate)
         return float(norm)
 
     # --- where the run is
 
     def _continue(self, checkpoint: Checkpoint) -> None:
-        self._optimizer.load_state_dict(dict(checkpoint.optimizer))
+        self._optimizer.load_state_dict(checkpoint.optimizer)
         self.progress = checkpoint.progress
         if checkpoint.fingerprint != self._fingerprint:
             self._notify("the corpus has changed since the checkpoint: a new epoch begins")
@@ -275,7 +277,7 @@ class Trainer:
                 self._parts.config,
                 len(self._parts.vocabulary.token_ids),
                 device=self._parts.drafter.embedding.device,
-                dtype=self._parts.loss.head.weight.dtype,
+                dtype=self._dtype,
             )
             age = 0
         self._gemm_rate = (age + 1, rate)

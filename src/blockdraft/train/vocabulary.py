@@ -28,6 +28,10 @@ class DraftVocabulary:
     token_ids: NDArray[np.int64]
     coverage: float
 
+    def head_token_ids(self, vocab_size: int) -> tuple[int, ...] | None:
+        """The tokens as a drafter's configuration has them: None where they are all."""
+        return tuple(self.token_ids.tolist()) if len(self.token_ids) < vocab_size else None
+
     def row_of(self, vocab_size: int) -> NDArray[np.int64]:
         """Row of each target token, -1 where it has none."""
         rows = np.full(vocab_size, -1, np.int64)

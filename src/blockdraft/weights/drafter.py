@@ -30,12 +30,12 @@ from blockdraft.weights.ggml_types import ggml_type_name
 from blockdraft.weights.gguf import GGUFFile, StringArray
 from blockdraft.weights.header import TensorInfo
 from blockdraft.weights.safetensors import SafetensorsFolder, read_json
+from blockdraft.weights.same_tokens import TOKENS, check_same_table
 from blockdraft.weights.tensors import check_expected
 
 __all__ = ["DrafterFile", "check_fits", "check_tokens"]
 
 _CONFIG = "config.json"
-_TOKENS = "tokenizer.ggml.tokens"
 _PICKLE = "mask_embedding.pt"
 _EXTRA_FILES = ("mask_embedding.safetensors",)
 # What trainers keep beside a drafter and nothing reads at inference.
@@ -163,7 +163,7 @@ class DrafterFile:
 
     def tokens(self) -> StringArray | None:
         """Tokens of the target that it was made for; None where the file has none."""
-        found = self._file.metadata.get(_TOKENS) if isinstance(self._file, GGUFFile) else None
+        found = self._file.metadata.get(TOKENS) if isinstance(self._file, GGUFFile) else None
         return found if isinstance(found, StringArray) else None
 
     def vocab_map(self) -> NDArray[np.int32] | None:
@@ -225,19 +225,9 @@ def check_tokens(drafter: DrafterFile, target: GGUFFile) -> None:
     Raises:
         ConfigError: They disagree; the message has both tokens.
     """
-    ours, theirs = drafter.tokens(), target.metadata.get(_TOKENS)
-    if ours is None or not isinstance(theirs, StringArray) or ours.is_same(theirs):
-        return
-    if len(ours) != len(theirs):
-        raise ConfigError(
-            f"{drafter.path}: has {len(ours)} tokens, the target has {len(theirs)}: {target.path}"
-        )
-    for token_id, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        if one != other:
-            raise ConfigError(
-                f"{drafter.path}: token {token_id} is {one!r}, the target's is {other!r}:"
-                f" {target.path}"
-            )
+    tokens = drafter.tokens()
+    if tokens is not None:
+        check_same_table(drafter.path, tokens, target)
 
 
 def _folder_names(folder: SafetensorsFolder) -> dict[str, str]:
@@ -281,10 +271,21 @@ def _check_file(file: DrafterFile, *, label: Callable[[str], str]) -> None:
             f" {config.draft_vocab_size}; only one of them is supported"
         )
     _check_head_tokens(config, path)
+    _check_accepted(config, path)
     if config.window is not None and config.window < config.block_size:
         raise UnsupportedError(
             f"{path}: the window of {config.window} is smaller than the block of"
             f" {config.block_size}, which is not supported"
+        )
+
+
+def _check_accepted(config: DrafterConfig, path: Path) -> None:
+    """Shares of the first 1, 2, ... drafts: each at most that before it."""
+    shares = (1.0, *config.accepted)
+    if not all(0 <= b <= a for a, b in pairwise(shares)) or len(shares) > config.block_size:
+        raise FileFormatError(
+            f"{path}: accepted_by_position is {list(config.accepted)}; it must be at most"
+            f" {config.block_size - 1} shares from 1 down to 0, each at most that before it"
         )
 
 

@@ -34,7 +34,7 @@ _DFLASH2_KEYS = ("conv_kernel_size", "conv_group_size", "selector_rank", "select
 _READ = {
     *("block_size", "mask_token_id", "target_layer_ids", "causal", "use_swa", "swa_window_size"),
     *("input_embedding_scale", "output_multiplier", "final_logit_softcapping"),
-    "head_token_ids",
+    *("head_token_ids", "accepted_by_position"),
     *_DFLASH2_KEYS,
 }
 _NOTES = {"mask_token", "num_anchors", "loss_decay_gamma"}
@@ -148,6 +148,7 @@ class _Reader:
             own_head=HEAD in self.tensors,
             mask_embedding=MASK_EMBEDDING in self.tensors,
             head_token_ids=keys.integers("head_token_ids", 0, MAX_SIZE),
+            accepted=keys.numbers("accepted_by_position", 0.0, 1.0),
             **self._dflash2(),
         )
 

@@ -14,10 +14,11 @@ from blockdraft.weights.gguf import GGUFFile, StringArray
 from blockdraft.weights.keys import MAX_CONTEXT, MAX_SIZE, KeyReader
 from blockdraft.weights.tensors import EMBEDDING, HEAD, layer_tensor
 
-__all__ = ["HEAD_TOKENS", "read_gguf_drafter"]
+__all__ = ["ACCEPTED", "HEAD_TOKENS", "read_gguf_drafter"]
 
 HEAD_TOKENS = "blockdraft.head_token_ids"
-"""Our own key; llama.cpp does not look at it."""
+ACCEPTED = "blockdraft.accepted_by_position"
+"""Our own keys; llama.cpp does not look at them."""
 
 _BLOCK_SIZE = 16  # llama.cpp's where the key is missing
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU_TANH}
@@ -93,6 +94,7 @@ class _Reader(KeyReader):
             conv=self._conv(),
             selector=self._selector(),
             head_token_ids=self._head_token_ids(),
+            accepted=tuple(self.file.get_list(ACCEPTED, [], of=float)),
         )
 
     def _check_supported(self) -> None:

@@ -83,6 +83,8 @@ def _inner(config: DrafterConfig) -> dict[str, Any]:
             inner[name] = _shortest(scale)
     if config.head_token_ids is not None:
         inner["head_token_ids"] = list(config.head_token_ids)
+    if config.accepted:
+        inner["accepted_by_position"] = [_shortest(share) for share in config.accepted]
     if config.conv is not None and config.selector is not None:
         inner["conv_kernel_size"] = config.conv.kernel_size
         inner["conv_group_size"] = config.conv.group_size

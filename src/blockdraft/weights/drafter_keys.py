@@ -10,7 +10,7 @@ import numpy as np
 
 from blockdraft.config import Activation, DrafterConfig, RopeConfig
 from blockdraft.errors import ConfigError, UnsupportedError
-from blockdraft.weights.drafter_gguf import HEAD_TOKENS
+from blockdraft.weights.drafter_gguf import ACCEPTED, HEAD_TOKENS
 from blockdraft.weights.drafter_types import FILE_TYPES
 from blockdraft.weights.gguf import GGUFFile, StringArray
 from blockdraft.weights.gguf_writer import NewValue, RawEntry
@@ -51,6 +51,8 @@ def gguf_keys(config: DrafterConfig, *, type_name: str, target: GGUFFile) -> dic
     keys[_MASK] = config.mask_token_id
     if config.head_token_ids is not None:
         keys[HEAD_TOKENS] = np.array(config.head_token_ids, np.int32)
+    if config.accepted:
+        keys[ACCEPTED] = np.array(config.accepted, np.float32)
     return keys
 
 

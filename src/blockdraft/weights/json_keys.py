@@ -102,6 +102,16 @@ class JsonKeys:
             raise self.wrong(key, value, f"a list of integers in [{low}, {high}]")
         return tuple(value)
 
+    def numbers(self, name: str, low: float, high: float) -> tuple[float, ...]:
+        """Numbers in ``[low, high]``, none where the key is missing."""
+        key, value = self.find(name)
+        if value is None:
+            return ()
+        is_list = isinstance(value, list)
+        if not is_list or not all(type(x) in (int, float) and low <= x <= high for x in value):
+            raise self.wrong(key, value, f"a list of numbers in [{low:g}, {high:g}]")
+        return tuple(float(each) for each in value)
+
     def strings(self, name: str) -> tuple[str, ...] | None:
         """Strings, or None where the key is missing."""
         key, value = self.find(name)

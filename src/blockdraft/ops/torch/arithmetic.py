@@ -8,7 +8,7 @@ from torch import Tensor
 
 from blockdraft.ops.protocol import Norm
 
-__all__ = ["convolve", "rms_norm", "soft_cap", "split", "through_f16", "through_int8"]
+__all__ = ["convolve", "rms_norm", "silu_gated", "soft_cap", "split", "through_f16", "through_int8"]
 
 _GROUP = 32
 _F16_MAX = 65504.0
@@ -30,6 +30,11 @@ def rms_norm(x: Tensor, norm: Norm[Tensor]) -> Tensor:
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
     """Values capped softly, or as they are."""
     return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def silu_gated(gate: Tensor, up: Tensor) -> Tensor:
+    """``silu(gate) * up``."""
+    return torch.nn.functional.silu(gate) * up
 
 
 def through_int8(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Beside their plain forms in `arithmetic` and `attention`, which they must equal.
 file, no pass and no network.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor
 
 from blockdraft.ops.protocol import Norm
 
-__all__ = ["fused_convolve", "fused_rms_norm", "rotate_halves"]
+__all__ = ["fused_convolve", "fused_gated", "fused_rms_norm", "rotate_halves", "rounded_linears"]
+
+_CACHED = 1 << 16
+"""Numbers of a part that stays in a CPU's cache between operations."""
 
 
 def fused_rms_norm(x: Tensor, norm: Norm[Tensor]) -> Tensor:
@@ -33,6 +37,84 @@ def rotate_halves(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def fused_convolve(x: Tensor, kernels: Tensor, base: Tensor, ordinals: Tensor) -> Tensor:
     """Rows mixed with their predecessors in the sequence; arguments as of `convolve`."""
     return _Convolution.apply(x, kernels, base, ordinals)  # type: ignore[no-untyped-call]
+
+
+def fused_gated(gate: Tensor, up: Tensor) -> Tensor:
+    """``silu(gate) * up``, "M width"."""
+    return _Gated.apply(gate, up)  # type: ignore[no-untyped-call]
+
+
+def rounded_linears(
+    x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Rows times matrices "out in", in the dtype of ``rounded``; results have that of ``x``.
+
+    Args:
+        x: "M in".
+        weights: What the gradients are for.
+        rounded: Their copies in fewer bits.
+    """
+    return _RoundedLinears.apply(x, *weights, *rounded)  # type: ignore[no-untyped-call]
+
+
+class _Gated(torch.autograd.Function):
+    """Keeps its inputs; takes rows in parts, whose intermediate values never leave the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        out = torch.empty_like(up)
+        for rows in _parts(gate):
+            torch.mul(torch.nn.functional.silu(gate[rows]), up[rows], out=out[rows])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        of_gate, of_up = torch.empty_like(gate), torch.empty_like(up)
+        for rows in _parts(gate):
+            g, through = gate[rows], grad[rows]
+            share = g.sigmoid()
+            active = g * share
+            torch.mul(through, active, out=of_up[rows])
+            # silu'(g) = sigmoid(g) (1 + g - silu(g)).
+            slope = share.mul_(active.neg_().add_(g).add_(1))
+            torch.mul(slope.mul_(up[rows]), through, out=of_gate[rows])
+        return of_gate, of_up
+
+
+def _parts(x: Tensor) -> Iterator[slice]:
+    """Rows of "M width" in parts; on a GPU all at once."""
+    step = max(1, _CACHED // x.shape[1]) if x.device.type == "cpu" else len(x)
+    for start in range(0, len(x), step):
+        yield slice(start, start + step)
+
+
+class _RoundedLinears(torch.autograd.Function):
+    """Keeps the rounded rows, once for all matrices."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+        count = len(matrices) // 2
+        rounded = matrices[count:]
+        rows = x.to(rounded[0].dtype)
+        ctx.save_for_backward(rows, *rounded)
+        ctx.dtypes = x.dtype, matrices[0].dtype
+        return tuple((rows @ each.T).to(x.dtype) for each in rounded)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rows, *rounded = ctx.saved_tensors
+        of_x, of_weights = ctx.dtypes
+        low = [each.to(rows.dtype) for each in grads]
+        back = None
+        if ctx.needs_input_grad[0]:
+            back = low[0] @ rounded[0]
+            for each, matrix in zip(low[1:], rounded[1:], strict=True):
+                back.addmm_(each, matrix)
+            back = back.to(of_x)
+        slopes = [(each.T @ rows).to(of_weights) for each in low]
+        return back, *slopes, *[None] * len(rounded)
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -110,7 +192,7 @@ class _Convolution(torch.autograd.Function):
             if tap:
                 kernel = _tap_kernel(kernels, base, ordinals, tap)
                 of_x[:-tap].addcmul_(kernel[tap:], g[tap:])
-                products.masked_fill_((ordinals[tap:] < tap)[:, None, None], 0)
+                _clear_first(products, ordinals[tap:], tap)
             torch.sum(products, -1, out=of_kernels[tap:, tap])
             of_base[tap] = products.sum(0).flatten()
         return of_x.flatten(1), of_kernels, of_base, None
@@ -119,4 +201,11 @@ class _Convolution(torch.autograd.Function):
 def _tap_kernel(kernels: Tensor, base: Tensor, ordinals: Tensor, tap: int) -> Tensor:
     """Weights of one tap, "M groups group_size"; zero where it reaches before the sequence."""
     kernel = base[tap].reshape(kernels.shape[2], -1) + kernels[:, tap, :, None]
-    return kernel.masked_fill_((ordinals < tap)[:, None, None], 0) if tap else kernel
+    if tap:
+        _clear_first(kernel, ordinals, tap)
+    return kernel
+
+
+def _clear_first(x: Tensor, ordinals: Tensor, count: int) -> None:
+    """Set the first ``count`` rows of every sequence to zero; they alone are written."""
+    x.index_fill_(0, (ordinals < count).nonzero().squeeze(1), 0)

@@ -26,6 +26,7 @@ from blockdraft.ops.protocol import (
 from blockdraft.ops.torch.arithmetic import (
     convolve,
     rms_norm,
+    silu_gated,
     soft_cap,
     split,
     through_f16,
@@ -52,14 +53,6 @@ class Rows:
     values: Tensor
 
 
-def _gated(gate: Rows, up: Rows, activation: Activation) -> Rows:
-    if activation is Activation.SILU:
-        activated = torch.nn.functional.silu(gate.values)
-    else:
-        activated = torch.nn.functional.gelu(gate.values, approximate="tanh")
-    return Rows(activated * up.values)
-
-
 class TorchOps:
     """`Ops` on torch tensors, for one pass.
 
@@ -69,6 +62,7 @@ class TorchOps:
 
     _norm = staticmethod(rms_norm)
     _mix = staticmethod(convolve)
+    _silu_gated = staticmethod(silu_gated)
 
     def __init__(
         self,
@@ -103,7 +97,7 @@ class TorchOps:
     ) -> list[Rows]:
         """See `Ops.project`."""
         values = x.values if norm is None else self._norm(x.values, norm)
-        return [Rows(self._linear(values, linear)) for linear in linears]
+        return [Rows(each) for each in self._linears(values, linears)]
 
     def attend(self, q: Rows, k: Rows, v: Rows, spec: AttentionSpec[Tensor]) -> Rows:
         """See `Ops.attend`."""
@@ -128,7 +122,7 @@ class TorchOps:
         post_norm: TorchNorm | None,
     ) -> None:
         """See `Ops.gated_project_add`."""
-        self.project_add(_gated(gate, up, activation), linear, residual, post_norm)
+        self.project_add(self._gated(gate, up, activation), linear, residual, post_norm)
 
     def tap(self, x: Rows) -> None:
         """See `Ops.tap`."""
@@ -181,7 +175,7 @@ class TorchOps:
         normed = self._norm(x.values, norm)
         mixing = Mixing(conv, Rows(self._linear(normed, conv.projection)))
         mixed = self._convolve(normed, mixing, side=0)
-        return [Rows(self._linear(mixed, linear)) for linear in linears], mixing
+        return [Rows(each) for each in self._linears(mixed, linears)], mixing
 
     def finish(self, x: Rows, linear: TorchLinear, residual: Rows, mixing: TorchMixing) -> None:
         """See `DrafterOps.finish`."""
@@ -198,7 +192,7 @@ class TorchOps:
         mixing: TorchMixing,
     ) -> None:
         """See `DrafterOps.gated_finish`."""
-        self.finish(_gated(gate, up, activation), linear, residual, mixing)
+        self.finish(self._gated(gate, up, activation), linear, residual, mixing)
 
     def select(
         self, x: Rows, norm: TorchNorm, logits: Rows, selector: TorchSelector
@@ -216,6 +210,11 @@ class TorchOps:
         predecessors = self._predecessors(candidates)
         scores = transition_scores(selector, gates, predecessors, candidates)
         return Selection(Rows(candidates), Rows((unary[:, None] + scores).flatten(1)))
+
+    def _gated(self, gate: Rows, up: Rows, activation: Activation) -> Rows:
+        if activation is Activation.SILU:
+            return Rows(self._silu_gated(gate.values, up.values))
+        return Rows(torch.nn.functional.gelu(gate.values, approximate="tanh") * up.values)
 
     def _wanted(self, x: Rows) -> Tensor:
         """Rows whose logits the pass wants."""
@@ -239,7 +238,7 @@ class TorchOps:
         conv = mixing.conv
         width = x.shape[1]
         kernels = mixing.kernels.values.reshape(len(x), 2, conv.taps, width // conv.group_size)
-        base = conv.base.reshape(2, conv.taps, width)
+        base = conv.base.reshape(2, conv.taps, width).to(x.dtype)
         return self._mix(x, kernels[:, side], base[side], self._batch.ordinals)
 
     def _stored(self, k: Rows, v: Rows, spec: AttentionSpec[Tensor]) -> tuple[Tensor, Tensor]:
@@ -249,6 +248,12 @@ class TorchOps:
         return (through_f16(keys), through_f16(values)) if self._store_f16 else (keys, values)
 
     def _linear(self, x: Tensor, linear: TorchLinear) -> Tensor:
+        return self._linears(x, [linear])[0]
+
+    def _linears(self, x: Tensor, linears: Sequence[TorchLinear]) -> list[Tensor]:
+        return [self._multiplied(x, linear) for linear in linears]
+
+    def _multiplied(self, x: Tensor, linear: TorchLinear) -> Tensor:
         if self._quantize_activations and linear.weight.is_quantized:
             x = through_int8(x)
         return torch.nn.functional.linear(x, linear.weight.values, linear.bias)

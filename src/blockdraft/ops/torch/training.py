@@ -5,6 +5,7 @@ logits of a whole pass would be the largest tensor by far; the final norm's rows
 kept here for it. Knows no loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,7 +14,12 @@ from blockdraft.errors import ConfigError
 from blockdraft.ops.protocol import Linear, Norm, Selection, Selector
 from blockdraft.ops.torch.batch import TorchPass
 from blockdraft.ops.torch.block_attention import BlockAttention
-from blockdraft.ops.torch.fused import fused_convolve, fused_rms_norm
+from blockdraft.ops.torch.fused import (
+    fused_convolve,
+    fused_gated,
+    fused_rms_norm,
+    rounded_linears,
+)
 from blockdraft.ops.torch.operations import Rows, TorchOps
 from blockdraft.ops.torch.weights import TorchMatrix
 
@@ -47,11 +53,23 @@ class TrainingOps(TorchOps):
     before_head: BeforeHead
     _norm = staticmethod(fused_rms_norm)
     _mix = staticmethod(fused_convolve)
+    _silu_gated = staticmethod(fused_gated)
 
     def __init__(self, batch: TorchPass) -> None:
         """Start a pass."""
         super().__init__(batch)
         self._attention = BlockAttention(batch)
+
+    def _linears(self, x: Tensor, linears: Sequence[Linear[TorchMatrix, Tensor]]) -> list[Tensor]:
+        matrices = [linear.weight for linear in linears]
+        rounded = [each.rounded for each in matrices if each.rounded is not None]
+        if len(rounded) != len(matrices):
+            return super()._linears(x, linears)
+        found = rounded_linears(x, [each.values for each in matrices], rounded)
+        return [
+            y if linear.bias is None else y + linear.bias.to(y.dtype)
+            for y, linear in zip(found, linears, strict=True)
+        ]
 
     def logits(
         self,

@@ -22,10 +22,12 @@ class TorchMatrix:
     Attributes:
         values: "out in".
         is_quantized: The native core multiplies it with int8 activations.
+        rounded: A copy in fewer bits, with which training multiplies; None: with ``values``.
     """
 
     values: Tensor
     is_quantized: bool = False
+    rounded: Tensor | None = None
 
 
 class ArraySource(Protocol):
