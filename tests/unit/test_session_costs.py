@@ -35,9 +35,22 @@ def test_what_was_measured_is_used_again(path: Path) -> None:
     _, first = load(path)
     (file,) = kept(path)
     costs = first.to_json()
-    costs["verify"][0][1] = 1e-9  # nothing is that fast
+    costs["verify"] = [[1, 1e-9], [16, 2e-9]]  # nothing is that fast
     file.write_text(json.dumps(costs))
     assert load(path)[1].to_json() == costs
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_what_a_busy_machine_measured_is_measured_anew(path: Path, rows: int) -> None:
+    """Other work may have met passes of one size only."""
+    _, first = load(path)
+    (file,) = kept(path)
+    costs = first.to_json()
+    costs["verify"] = [[1, 1e-9], [rows, 30.0]] if rows > 1 else [[1, 30.0]]
+    file.write_text(json.dumps(costs))
+    _, again = load(path)
+    assert again.verify.seconds(rows) < 30
+    assert CostModel.from_json(json.loads(file.read_text())).to_json() == again.to_json()
 
 
 def test_another_number_of_threads_is_measured_anew(path: Path) -> None:

@@ -15,7 +15,7 @@ from blockdraft.models.drafter import DrafterModel
 from blockdraft.models.small import SmallModel
 from blockdraft.models.target import TargetModel
 from blockdraft.speculative.costs import CostModel
-from blockdraft.speculative.measure import measure_costs
+from blockdraft.speculative.measure import are_overpriced, measure_costs
 from blockdraft.weights.replacing import replacing
 
 __all__ = ["cpu_name", "load_costs"]
@@ -34,6 +34,8 @@ def load_costs(
 ) -> CostModel:
     """Costs as measured before, or measured now and kept.
 
+    Costs that were measured on a busy machine are measured again once passes prove faster.
+
     Args:
         target: The target.
         drafter: Its drafter's network; None where nothing but the target costs time.
@@ -43,7 +45,9 @@ def load_costs(
     folder = (cache_dir or hub.default_cache_dir()).parent / "costs"
     path = folder / f"{_key(target, files)}.json"
     try:
-        return CostModel.from_json(json.loads(path.read_text("utf-8")))
+        known = CostModel.from_json(json.loads(path.read_text("utf-8")))
+        if not are_overpriced(target, known):
+            return known
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

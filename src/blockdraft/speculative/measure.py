@@ -17,7 +17,7 @@ from blockdraft.models.target import TargetModel
 from blockdraft.ops.batch import Batch
 from blockdraft.speculative.costs import ContextCost, CostCurve, CostModel
 
-__all__ = ["SIZES", "measure_costs"]
+__all__ = ["SIZES", "are_overpriced", "measure_costs"]
 
 SIZES = (1, 4, 8, 2, 16)
 """Rows of the passes that are timed, in the order of their use; the first two always are."""
@@ -29,6 +29,9 @@ _FEW_ROWS, _MANY_ROWS = 1, 8
 _READ_ROWS = 32
 _MOST_CONTEXT, _CONTEXT_BYTES = 512, 32 << 20
 """Tokens of that context, as far as their K/V, which have to be touched, take no more memory."""
+
+_CHECKED = (1, 4, 8)
+_OVERPRICED = 1.2
 
 _Clock = Callable[[], float]
 _Key = tuple[str, int]
@@ -68,6 +71,26 @@ def measure_costs(
         context=_context_cost(verify, _kind(known, "context"), context),
         read={name: read / _READ_ROWS} if read is not None else None,
     )
+
+
+def are_overpriced(
+    target: TargetModel, costs: CostModel, *, clock: _Clock = time.perf_counter
+) -> bool:
+    """Whether some pass is clearly faster now than ``costs`` say.
+
+    Then they were measured while the machine did other work, which may have met one size and not
+    the next. Slower passes say nothing about them. Takes three passes.
+    """
+    layout = target.new_cache_pool(0).layout
+    for size in _CHECKED:
+        if size > target.max_rows:
+            continue
+        run = _timed(target.forward, layout, size)
+        begin_s = clock()
+        run()
+        if _OVERPRICED * (clock() - begin_s) < costs.verify.seconds(size):
+            return True
+    return False
 
 
 def _kind(known: dict[_Key, float], kind: str) -> dict[int, float]:
