@@ -1,5 +1,7 @@
 """``blockdraft train fit`` as users type it."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,27 @@ def test_a_run_ends_with_a_drafter(
     ]
     assert main([*command, "--steps", "3", "--resume"]) == 0
     assert ": 3 steps" in capsys.readouterr().out
+
+
+def test_kill_leaves_a_checkpoint_to_continue(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def kill(message: str) -> None:
+        if message.startswith("step 2"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("blockdraft.cli.train_fit._notify", kill)
+        assert main([*command, "--steps", "9", "--log-every", "1"]) == 130
+    assert "blockdraft: interrupted" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert main([*command, "--steps", "3", "--resume", "--log-every", "1"]) == 0
+    assert "step 2," not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ export: a folder that others can use.
 """
 
 import argparse
+import signal
 from collections.abc import Callable
 
 from blockdraft.cli import train_corpus, train_eval, train_export, train_fit, train_whole
@@ -48,10 +49,15 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         BlockdraftError: Flags, prompts or model cannot be honoured.
     """
-    if args.what is None:
-        return train_whole.run(args)
-    misplaced = train_whole.given_flags(args)
-    if misplaced:
-        raise ConfigError(f"{misplaced[0]} must come after the step {args.what}")
-    step: Callable[[argparse.Namespace], int] = args.step
-    return step(args)
+    step: Callable[[argparse.Namespace], int] = train_whole.run
+    if args.what is not None:
+        misplaced = train_whole.given_flags(args)
+        if misplaced:
+            raise ConfigError(f"{misplaced[0]} must come after the step {args.what}")
+        step = args.step
+    # A job in the background is ended with SIGTERM: let it end as with Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return step(args)
+    finally:
+        signal.signal(signal.SIGTERM, before)

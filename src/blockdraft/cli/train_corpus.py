@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -119,8 +118,6 @@ def run(args: argparse.Namespace) -> int:
     threads = args.threads or len(os.sched_getaffinity(0))
     folder = cache_dir()
     shown = CorpusProgress()
-    # A job in the background is ended with SIGTERM: let it end as with Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         counts = corpus.make_corpus(
             Subject(find_model(args.model), args.model, threads, args.isa),
@@ -131,7 +128,6 @@ def run(args: argparse.Namespace) -> int:
             notify=shown.update,
         )
     finally:
-        signal.signal(signal.SIGTERM, before)
         shown.finish()
     print(f"{args.output}: {_count_text(counts)}")
     return 0

@@ -6,7 +6,6 @@ The flags are of the command itself, before a step's name; their places in the n
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -128,12 +127,7 @@ def run(args: argparse.Namespace) -> int:
         cache_dir=None if models is None else models / "tokenizers",
         working=partial(working, models or default_cache_dir()),
     )
-    # A job in the background is ended with SIGTERM: let it end as with Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        drafter = pipeline.run_training(training, plan)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    drafter = pipeline.run_training(training, plan)
     gguf = next(drafter.glob("*.gguf"))
     print(f"{drafter}: try it with blockdraft run PROMPT -m {plan.recipe.model} -md {gguf}")
     return 0
