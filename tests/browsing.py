@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from blockdraft.engine import Engine
@@ -21,9 +22,13 @@ from tests.serving import live
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Request, Route
 
-__all__ = ["CHROMIUM", "Pieces", "Visit", "browser", "page_session", "visiting"]
+__all__ = ["NEEDS_CHROMIUM", "Pieces", "Visit", "browser", "page_session", "visiting"]
 
 CHROMIUM = shutil.which("chromium")
+NEEDS_CHROMIUM = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian's package of that name)"),
+]
 END = 1
 FIRST = 2
 

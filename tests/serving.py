@@ -57,6 +57,16 @@ class ScriptSampler:
         return [self._token_ids[row.position - self._num_prompt] for row in rows]
 
 
+class Failing(ScriptSampler):
+    """Fails where the script has no more tokens."""
+
+    def pick(self, logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[int]:
+        try:
+            return super().pick(logits, rows)
+        except IndexError:
+            raise ArithmeticError("a secret of the user") from None
+
+
 def ids(text: str) -> list[int]:
     """What a script of this text consists of."""
     return [ALPHABET.index(letter) for letter in text]

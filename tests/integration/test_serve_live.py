@@ -2,16 +2,12 @@
 
 import json
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import httpx2
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from blockdraft.engine.sampling import SampleRow
-from tests.serving import ScriptSampler, ids, live, script_session, wait_for
+from tests.serving import Failing, ScriptSampler, ids, live, script_session, wait_for
 
 PROMPT = {"prompt": "a", "max_tokens": 60}
 
@@ -37,16 +33,6 @@ def test_a_full_queue_answers_with_retry_after() -> None:
     assert (refused.status_code, found) == (429, [200, 200])
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["code"] == "queue_full"
-
-
-class Failing(ScriptSampler):
-    """Fails where the script has no more tokens."""
-
-    def pick(self, logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[int]:
-        try:
-            return super().pick(logits, rows)
-        except IndexError:
-            raise ArithmeticError("a secret of the user") from None
 
 
 def test_a_fault_in_the_middle_of_a_stream_is_its_last_event(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browsing import CHROMIUM, Pieces, Visit, browser, page_session, visiting
+from tests.browsing import NEEDS_CHROMIUM, Pieces, Visit, browser, page_session, visiting
 from tests.serving import wait_for
 
 if TYPE_CHECKING:
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian's package of that name)"),
-]
+pytestmark = NEEDS_CHROMIUM
 
 ANSWER = ["A ", "list", ":\n\n", "- one", "\n- ", "**two**", "\n\nand ", "`code`", "."]
 WHOLE = "A list:onetwoand code."

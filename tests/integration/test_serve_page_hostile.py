@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browsing import CHROMIUM, Pieces, browser, page_session, visiting
+from tests.browsing import NEEDS_CHROMIUM, Pieces, browser, page_session, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian's package of that name)"),
-]
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture(scope="module")

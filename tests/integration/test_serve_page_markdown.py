@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.browsing import CHROMIUM, Pieces, browser, page_session, visiting
+from tests.browsing import NEEDS_CHROMIUM, Pieces, browser, page_session, visiting
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian's package of that name)"),
-]
+pytestmark = NEEDS_CHROMIUM
 
 IMPORTS = """
 const { MarkdownView } = await import("/page/markdown.js");

@@ -1,22 +1,19 @@
 """``/v1/responses`` through the application in this process: items, refusals, faults."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from blockdraft.engine.sampling import SampleRow
 from blockdraft.serve.calls import ToolCallDelta
 from blockdraft.serve.messages import as_turns
 from blockdraft.serve.responses.items import InputItem, as_messages
 from blockdraft.serve.responses.output import Output
 from tests.fake_codec import ALPHABET
-from tests.serving import ScriptSampler, client_of, script_session
+from tests.serving import Failing, client_of, script_session
 
 PATH = "/v1/responses"
 CALL = {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 1}'}
@@ -56,16 +53,6 @@ def test_a_stream_ends_as_the_response(client: TestClient) -> None:
     for found in (whole, last["response"]):
         assert found["status"] == "incomplete"
         assert found["output"][0]["content"][0]["text"] == "hell"
-
-
-class Failing(ScriptSampler):
-    """Fails where the script has no more tokens."""
-
-    def pick(self, logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[int]:
-        try:
-            return super().pick(logits, rows)
-        except IndexError:
-            raise ArithmeticError("a secret of the user") from None
 
 
 def test_a_fault_in_the_middle_of_a_stream_is_its_end() -> None:

@@ -103,14 +103,9 @@ def _measure_peers(subject: Subject, args: argparse.Namespace) -> Report:
 
 
 def _measure_speculation(subject: Subject, args: argparse.Namespace) -> Report:
-    refuse_memory(args)
-    drafting = _drafting(args)
-    files = _files(subject, drafting, args)
-    if args.peer_spec is not None:
-        specs = parse_specs(args.peer_spec)
-    else:
-        network = _network(files)
-        specs = _LOOKUPS + network + tuple(replace(spec, n_max=_LONG) for spec in network)
+    drafting, files, asked, network = _both_sides(subject, args)
+    longer = tuple(replace(spec, n_max=_LONG) for spec in network)
+    specs = asked or _LOOKUPS + network + longer
     plan = peers_speculation.SpeculationPlan(specs, args.max_tokens, args.repeats)
     return peers_speculation.bench_speculation(
         subject, prompts_of(args), plan, drafting=drafting, files=files, notify=notify
@@ -118,13 +113,8 @@ def _measure_speculation(subject: Subject, args: argparse.Namespace) -> Report:
 
 
 def _measure_serve(subject: Subject, args: argparse.Namespace) -> Report:
-    refuse_memory(args)
-    drafting = _drafting(args)
-    files = _files(subject, drafting, args)
-    if args.peer_spec is not None:
-        specs = parse_specs(args.peer_spec)
-    else:
-        specs = _network(files) or _LOOKUPS[:1]
+    drafting, files, asked, network = _both_sides(subject, args)
+    specs = asked or network or _LOOKUPS[:1]
     if len(specs) != 1:
         raise ConfigError(f"--peer-spec is {args.peer_spec}; bench serve compares with one")
     plan = throughput.ServePlan(args.streams, args.requests, args.max_tokens, args.repeats)
@@ -139,14 +129,21 @@ def _measure_serve(subject: Subject, args: argparse.Namespace) -> Report:
     )
 
 
-def _drafting(args: argparse.Namespace) -> DraftConfig:
+def _both_sides(
+    subject: Subject, args: argparse.Namespace
+) -> tuple[DraftConfig, LlamaFiles, tuple[LlamaSpec, ...], tuple[LlamaSpec, ...]]:
+    """How we draft, llama.cpp's files, how it was asked to draft, and its network if it has one.
+
+    Raises:
+        ConfigError: There is no such program or drafter, or a flag cannot be honoured.
+    """
+    refuse_memory(args)
     if args.spec_type == "none":
         raise ConfigError("--spec-type none drafts nothing; bench peers compares plain decoding")
-    return draft_config(args)
-
-
-def _network(files: LlamaFiles) -> tuple[LlamaSpec, ...]:
-    return () if files.drafter is None else (spec_of(files.drafter),)
+    drafting = draft_config(args)
+    files = _files(subject, drafting, args)
+    asked = () if args.peer_spec is None else parse_specs(args.peer_spec)
+    return drafting, files, asked, () if files.drafter is None else (spec_of(files.drafter),)
 
 
 def _files(subject: Subject, drafting: DraftConfig, args: argparse.Namespace) -> LlamaFiles:

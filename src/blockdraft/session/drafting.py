@@ -87,11 +87,15 @@ def open_drafter(
     path = Path(config.drafter).expanduser()
     if not path.is_dir():
         path = hub.resolve(config.drafter, cache_dir=cache_dir)
-    if _is_small_model(config, path):
+    # What it is, the settings may say; else the file does.
+    is_told = config.spec_type is not None
+    may_be_model = "draft-simple" in config.kinds if is_told else not path.is_dir()
+    if may_be_model:
         with GGUFFile.open(path) as model:
-            check_small(model, target)
-            yield model
-        return
+            if is_told or _is_target(model):
+                check_small(model, target)
+                yield model
+                return
     with DrafterFile.open(path) as file:
         _check(file, target)
         yield file
@@ -192,14 +196,9 @@ def _new_small(
     )
 
 
-def _is_small_model(config: DraftConfig, path: Path) -> bool:
-    """Whether a drafter's path is a model of its own; what it may be, the settings may say."""
-    if config.spec_type is not None:
-        return "draft-simple" in config.kinds
-    if path.is_dir():
-        return False
-    with GGUFFile.open(path) as file:
-        return file.metadata.get("general.architecture") in SUPPORTED_ARCHITECTURES
+def _is_target(file: GGUFFile) -> bool:
+    """Whether a file is a model that writes text by itself."""
+    return file.metadata.get("general.architecture") in SUPPORTED_ARCHITECTURES
 
 
 def _tree_nodes(config: DraftConfig) -> int:
