@@ -1,6 +1,6 @@
 """Requests run through an engine, with everything that may not depend on drafting written down.
 
-Tokens, the K/V hash at every committed length that is met, the logits of every committed row.
+Tokens, the K/V hash at the committed lengths that are met, the logits of every committed row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ class History:
         events: (token, finish reason) of each event.
         logits: Row's logits as bytes, by position of the row.
         states: K/V hash by committed length.
+        length: Most committed positions that were met.
         num_passes: Passes that gave it a token.
     """
 
@@ -50,6 +51,7 @@ class History:
     last: TokenEvent | None = None
     logits: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
+    length: int = 0
     num_passes: int = 0
 
     @property
@@ -63,7 +65,7 @@ class _Row:
 
     position: int
     path: list[int]
-    logits: bytes
+    logits: np.ndarray
 
 
 class _TracingTarget:
@@ -88,7 +90,7 @@ class _TracingTarget:
             while at >= 0:
                 path.insert(0, int(batch.token_ids[at]))
                 at = int(batch.parents[at])
-            found = _Row(int(batch.positions[row]), path, logits.tobytes())
+            found = _Row(int(batch.positions[row]), path, logits)
             self.rows[sequence].append(found)
         return result
 
@@ -96,7 +98,8 @@ class _TracingTarget:
 class _Tracer:
     """Knows which cache belongs to which request, and writes down what happens to it."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[Request], hash_every: int) -> None:
+        self.hash_every = hash_every
         self.histories = {engine.add(one): History(list(one.token_ids)) for one in requests}
         self.caches = {one.request_id: one.cache for one in engine._scheduler._waiting}
         self.order: list[int] = []  # requests of the pass, as the batch has them
@@ -114,10 +117,11 @@ class _Tracer:
             self.hash_state(cache)
         self._release(cache)
 
-    def hash_state(self, cache: SequenceCache) -> None:
-        if cache.length:
-            states = self.histories[self._owners[id(cache)]].states
-            states[cache.length] = cache.state_hash()
+    def hash_state(self, cache: SequenceCache, every: int = 1) -> None:
+        history = self.histories[self._owners[id(cache)]]
+        history.length = max(history.length, cache.length)
+        if cache.length and cache.length % every == 0:
+            history.states[cache.length] = cache.state_hash()
 
     def is_open(self, key: int) -> bool:
         history = self.histories.get(key)
@@ -131,7 +135,7 @@ class _Tracer:
         for key in {event.request_id for event in events}:
             self.histories[key].num_passes += 1
         for cache in self.caches.values():
-            self.hash_state(cache)
+            self.hash_state(cache, self.hash_every)
 
 
 def histories(
@@ -141,6 +145,7 @@ def histories(
     *,
     memory: Memory = ROOMY,
     cancels: Mapping[int, int] | None = None,
+    hash_every: int = 1,
 ) -> list[History]:
     """What each of the requests saw, run together from the first pass on.
 
@@ -150,33 +155,32 @@ def histories(
         drafter: What drafts.
         memory: K/V memory of the engine.
         cancels: Steps after which a request is cancelled, by its place.
+        hash_every: K/V is hashed at the end and at lengths that this number divides.
     """
     tracing = _TracingTarget(target)
     engine = Engine(
         tracing, max_cache_bytes=memory.max_bytes, max_running=memory.max_running, drafter=drafter
     )
     engine.keep_prefixes(memory.prefix_bytes)
-    tracer = _Tracer(engine, requests)
-    rows: dict[int, list[_Row]] = {key: [] for key in tracer.histories}
+    tracer = _Tracer(engine, requests, hash_every)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchBuilder, "build", lambda *args: tracer.build(*args))
         patch.setattr(SequenceCache, "release", lambda cache: tracer.release(cache))
         num_steps = 0
         while engine.has_work:
             events = engine.step()
-            for key, found in zip(tracer.order, tracing.rows, strict=True):
-                rows[key] += found
             tracer.note(events)
+            for key, found in zip(tracer.order, tracing.rows, strict=True):
+                for row in found:
+                    _keep_if_committed(tracer.histories[key], row)
             num_steps += 1
             assert engine.used_cache_bytes <= memory.max_bytes
             assert engine.kept_cache_bytes <= memory.prefix_bytes
             for key, step in (cancels or {}).items():
                 if step == num_steps and tracer.is_open(key):
                     engine.cancel(key)
-    for key, history in tracer.histories.items():
+    for history in tracer.histories.values():
         history.token_ids += history.output
-        for row in rows[key]:
-            _keep_if_committed(history, row)
     engine.keep_prefixes(0)
     assert engine.used_cache_bytes == 0
     return list(tracer.histories.values())
@@ -184,11 +188,12 @@ def histories(
 
 def _keep_if_committed(history: History, row: _Row) -> None:
     start = row.position + 1 - len(row.path)
-    if row.position >= max(history.states, default=0):
+    if row.position >= history.length:
         return
-    if history.token_ids[start : row.position + 1] == row.path:
-        known = history.logits.setdefault(row.position, row.logits)
-        assert known == row.logits, f"twin rows differ at position {row.position}"
+    if [*history.token_ids, *history.output][start : row.position + 1] == row.path:
+        logits = row.logits.tobytes()
+        known = history.logits.setdefault(row.position, logits)
+        assert known == logits, f"twin rows differ at position {row.position}"
 
 
 def assert_identical(found: History, plain: History) -> None:
@@ -203,7 +208,7 @@ def assert_identical(found: History, plain: History) -> None:
     assert stats.prompt_tokens == expected.prompt_tokens
     for length in found.states.keys() & plain.states.keys():  # a prompt may be cut elsewhere
         assert found.states[length] == plain.states[length], f"other K/V in the first {length}"
-    assert max(found.states) == max(plain.states)
+    assert found.length == plain.length == max(found.states) == max(plain.states)
     assert found.logits.keys() == plain.logits.keys()
     for position, logits in found.logits.items():
         assert logits == plain.logits[position], f"other logits at position {position}"

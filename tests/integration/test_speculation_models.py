@@ -1,10 +1,11 @@
 """Real models: drafting is invisible, byte for byte.
 
-A slice runs with the tests on real models; the whole (all prompts, temperatures, drafters and
-blocks) is marked slow: ``scripts/test tests/integration/test_speculation_models.py -m slow``.
+A slice, prompt by prompt, runs with the tests on real models. The whole (all prompts, temperatures,
+drafters and blocks) drafts for prompts together and compares with each alone. It is marked slow:
+``scripts/test tests/integration/test_speculation_models.py -m "model and slow"``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ BLOCKS = (1, 3, 7, 15)
 BENCH_PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "bench_quick.jsonl"
 NUM_PROMPTS, MAX_CHARACTERS = 40, 1500
 NUM_TOKENS = 48
+TOGETHER = 8  # prompts of one batch
+HASH_EVERY = 8  # the K/V of a long prompt takes as long to hash as a pass
 SLICE = load_prompts(BUILTIN)[::7]
 SLICE_TOKENS = 32
 NETWORK = "network"  # random weights
@@ -84,18 +87,29 @@ class Model:
         token_ids = tuple(encode_prompt(self.tokenizer, prompt, raw=None))
         return Request(token_ids, params, num_tokens, self.tokenizer.eos_ids)
 
-    def drafter(self, name: str, num_drafts: int, plain: History) -> Drafter:
+    def drafter(self, name: str, num_drafts: int, plain: Sequence[History]) -> Drafter:
         if name == "ngram":
             return NgramDrafter(num_drafts)
         if name == NETWORK:
             return DFlashDrafter(self.network, num_drafts)
         vocab_size = self.target.config.vocab_size
-        answers = [[*plain.token_ids, *plain.token_ids[:1]]]  # something after the end, too
+        answers = [
+            [*one.token_ids, *one.token_ids[:1]] for one in plain
+        ]  # what follows the end, too
         return ScriptedDrafter(DRAFTERS[name], num_drafts, answers, vocab_size=vocab_size)
 
-    def check(self, name: str, num_drafts: int, request: Request, plain: History) -> None:
-        drafter = self.drafter(name, num_drafts, plain)
-        assert_identical(histories(self.target, [request], drafter)[0], plain)
+    def histories(
+        self, requests: Sequence[Request], drafter: Drafter | None = None
+    ) -> list[History]:
+        return histories(self.target, requests, drafter, hash_every=HASH_EVERY)
+
+    def check(
+        self, name: str, num_drafts: int, requests: Sequence[Request], plain: Sequence[History]
+    ) -> None:
+        """The requests, run together with drafts, see what each saw alone and without."""
+        found = self.histories(requests, self.drafter(name, num_drafts, plain))
+        for one, alone in zip(found, plain, strict=True):
+            assert_identical(one, alone)
 
 
 @pytest.fixture(scope="module")
@@ -118,25 +132,24 @@ def models(
 @pytest.mark.parametrize("prompt", SLICE, ids=lambda prompt: prompt.id)
 def test_a_slice(models: Callable[[str], Model], prompt: SpeedPrompt, temperature: float) -> None:
     model = models("smollm2-135m")
-    text = prompt.prompt
-    request = model.request(text, temperature, SLICE_TOKENS)
-    plain = histories(model.target, [request])[0]
+    request = model.request(prompt.prompt, temperature, SLICE_TOKENS)
+    plain = model.histories([request])
     for name, num_drafts in (("oracle", 7), ("random-tree", 15), ("ngram", 7), (NETWORK, 7)):
-        model.check(name, num_drafts, request, plain)
+        model.check(name, num_drafts, [request], plain)
 
 
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("prompt", _prompts(), ids=lambda prompt: prompt.id)
+@pytest.mark.parametrize("first", range(0, NUM_PROMPTS, TOGETHER))
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole(
-    models: Callable[[str], Model], name: str, prompt: SpeedPrompt, temperature: float
+    models: Callable[[str], Model], name: str, first: int, temperature: float
 ) -> None:
     model = models(name)
-    text = prompt.prompt
-    request = model.request(text, temperature, NUM_TOKENS)
-    plain = histories(model.target, [request])[0]
+    prompts = _prompts()[first : first + TOGETHER]
+    requests = [model.request(one.prompt, temperature, NUM_TOKENS) for one in prompts]
+    plain = [model.histories([request])[0] for request in requests]
     for drafter_name in DRAFTER_NAMES:
         for num_drafts in BLOCKS:
-            model.check(drafter_name, num_drafts, request, plain)
+            model.check(drafter_name, num_drafts, requests, plain)
