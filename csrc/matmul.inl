@@ -66,6 +66,8 @@ struct Part {
 // side by side. With the 16 registers of AVX2 that costs more than it brings.
 inline constexpr int kFewRows = BD_ISA == 2 ? 4 : 0, kSideBySide = 4;
 
+inline constexpr int kRowsInStep = BD_ISA == 2 ? 8 : 1;
+
 // How far ahead the weights of a stream are asked for: processors do not prefetch across a 4 KB page by themselves.
 template <int T>
 inline constexpr int kPrefetchBytes = T > 1 ? 1024 : 2048;
@@ -106,14 +108,10 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
         if constexpr (kParts > 1) asm("" : "+r"(xg));  // or broadcasts of x are kept in memory for the other part
         const Q quads(record, p);
         const Part<Type> s(scales[t], p);
-#pragma GCC unroll 16
-        for (int m = 0; m < MB; ++m) {
-          const int8_t* xm = xg + m * kGroupCols;
+        const auto accumulate = [&](int m, pi a, pi b) {
           const pf xs = part_set1(info[m].scale);
           pf sum = sums[p][t][m];
           if constexpr (S::kHalves) {
-            const pi a = quads.template dot<0, 4>(xm, initial(&info[m].n0));
-            const pi b = quads.template dot<4, 8>(xm, initial(&info[m].n1));
             sum = fma(to_float(a), mul(s.s0, xs), sum);
             sum = fma(to_float(b), mul(s.s1, xs), sum);
             if constexpr (has_minimum(F.scale)) {
@@ -121,11 +119,27 @@ void quantized_tiles(const uint8_t* w, int64_t tile_bytes, const QuantizedRows& 
               sum = fma(s.z1, part_set1(info[m].f1), sum);
             }
           } else {
-            const pi a = quads.template dot<0, 8>(xm, initial(&info[m].n));
             sum = fma(to_float(a), mul(s.s0, xs), sum);
             if constexpr (has_minimum(F.scale)) sum = fma(s.z0, part_set1(info[m].f), sum);
           }
           sums[p][t][m] = sum;
+        };
+        // Rows go through the quads in step, as many as registers hold: products of one row wait for each other.
+        constexpr int step = T > 1 ? 1 : MB < kRowsInStep ? MB : kRowsInStep;
+#pragma GCC unroll 16
+        for (int m = 0; m < MB; m += step) {
+          pi a[step], b[step];
+          const int8_t* const xm = xg + m * kGroupCols;
+#pragma GCC unroll 16
+          for (int i = 0; i < step; ++i) a[i] = initial(S::kHalves ? &info[m + i].n0 : &info[m + i].n);
+          quads.template dot<0, S::kHalves ? 4 : 8, step>(xm, a);
+          if constexpr (S::kHalves) {
+#pragma GCC unroll 16
+            for (int i = 0; i < step; ++i) b[i] = initial(&info[m + i].n1);
+            quads.template dot<4, 8, step>(xm, b);
+          }
+#pragma GCC unroll 16
+          for (int i = 0; i < step; ++i) accumulate(m + i, a[i], b[i]);
         }
       }
     }
@@ -176,7 +190,7 @@ inline void store_tile(const MatmulArgs& args, int64_t tile, int64_t row, const 
   }
 }
 
-// Cuts the rows into blocks of 16, 8, 4, 2 and 1; `tile_fn<MB>(row, acc)` computes MB of them. Which block a row falls in
+// Cuts the rows into blocks of 16 and less; `tile_fn<MB>(row, acc)` computes MB of them. Which block a row falls in
 // changes speed, never bits: every output is its own chain.
 template <class Fn>
 void for_row_blocks(const MatmulArgs& args, int64_t tile, Fn tile_fn) {
@@ -193,6 +207,11 @@ void for_row_blocks(const MatmulArgs& args, int64_t tile, Fn tile_fn) {
 #if BD_ISA > 0
     if (left >= 16) take.template operator()<16>();
     else if (left >= 8) take.template operator()<8>();
+#if BD_ISA == 2
+    else if (left == 7) take.template operator()<7>();
+    else if (left == 6) take.template operator()<6>();
+    else if (left == 5) take.template operator()<5>();
+#endif
     else if (left >= 4) take.template operator()<4>();
     else if (left >= 2) take.template operator()<2>();
     else

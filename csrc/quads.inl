@@ -73,14 +73,17 @@ struct Quads {
     else or_masked(w[J], _mm512_srli_epi16(h, J - Bit), mask);
   }
 
-  template <int First, int Last>
-  __m512i dot(const int8_t* x, __m512i start) const {
+  template <int First, int Last, int Rows>
+  void dot(const int8_t* x, __m512i* sums) const {
+#pragma GCC unroll 8
     for (int j = First; j < Last; ++j) {
-      int32_t quad;
-      std::memcpy(&quad, x + 4 * j, 4);
-      start = _mm512_dpbusd_epi32(start, w[j], _mm512_set1_epi32(quad));
+#pragma GCC unroll 16
+      for (int m = 0; m < Rows; ++m) {
+        int32_t quad;
+        std::memcpy(&quad, x + m * kGroupCols + 4 * j, 4);
+        sums[m] = _mm512_dpbusd_epi32(sums[m], w[j], _mm512_set1_epi32(quad));
+      }
     }
-    return start;
   }
 };
 
@@ -128,6 +131,11 @@ struct Quads {
   static __m256i plane1(__m256i h, int j, int bit) {
     const __m256i one = _mm256_and_si256(_mm256_srli_epi16(h, j), _mm256_set1_epi8(1));
     return _mm256_slli_epi16(one, bit);
+  }
+
+  template <int First, int Last, int Rows>
+  void dot(const int8_t* x, __m256i* sums) const {
+    for (int m = 0; m < Rows; ++m) sums[m] = dot<First, Last>(x + m * kGroupCols, sums[m]);
   }
 
   template <int First, int Last>
@@ -179,12 +187,12 @@ struct Quads {
     }
   }
 
-  template <int First, int Last>
-  vi dot(const int8_t* x, vi start) const {
-    for (int j = First; j < Last; ++j)
-      for (int r = 0; r < 16; ++r)
-        for (int i = 0; i < 4; ++i) start.v[r] += w[j][4 * r + i] * x[4 * j + i];
-    return start;
+  template <int First, int Last, int Rows>
+  void dot(const int8_t* x, vi* sums) const {
+    for (int m = 0; m < Rows; ++m)
+      for (int j = First; j < Last; ++j)
+        for (int r = 0; r < 16; ++r)
+          for (int i = 0; i < 4; ++i) sums[m].v[r] += w[j][4 * r + i] * x[m * kGroupCols + 4 * j + i];
   }
 };
 

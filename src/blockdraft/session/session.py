@@ -215,6 +215,7 @@ class Session:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         raw: bool | None = None,
+        draft: bool = True,
     ) -> list[Result]:
         """The answers to many prompts, run together; each is what `generate` gives alone.
 
@@ -225,7 +226,14 @@ class Session:
         try:
             for prompt in prompts:
                 streams.append(
-                    self.stream(prompt, params=params, max_tokens=max_tokens, stop=stop, raw=raw)
+                    self.stream(
+                        prompt,
+                        params=params,
+                        max_tokens=max_tokens,
+                        stop=stop,
+                        raw=raw,
+                        draft=draft,
+                    )
                 )
             for stream in streams:
                 for _ in stream:
