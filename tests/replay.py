@@ -3,7 +3,14 @@
 import json
 
 from blockdraft.speculative.costs import CostModel
-from blockdraft.speculative.policy import Network, Prospect, Switch, choose_nodes, next_switch
+from blockdraft.speculative.policy import (
+    Network,
+    Prospect,
+    Switch,
+    choose_nodes,
+    next_switch,
+    rest_rounds,
+)
 
 __all__ = ["assert_replays"]
 
@@ -17,6 +24,8 @@ def assert_replays(text: str) -> list[Switch]:
             options = {name: known[name] for name in ("sunk_s", "context", "least")}
             nodes = choose_nodes(known["chances"], costs, **options)
             assert nodes == line["decision"]
+        elif line["what"] == "rest":
+            assert rest_rounds(**known) == line["decision"]
         else:
             assert line["what"] == "network"
             prospects = [
@@ -24,7 +33,8 @@ def assert_replays(text: str) -> list[Switch]:
                 for p in known["prospects"]
             ]
             network, before = Network(**known["network"]), Switch(**known["switch"])
-            switch = next_switch(prospects, costs, network, before, context=known["context"])
+            options = {name: known[name] for name in ("context", "rounds")}
+            switch = next_switch(prospects, costs, network, before, **options)
             assert switch == Switch(**line["decision"])
             switches.append(switch)
     return switches

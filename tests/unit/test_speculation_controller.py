@@ -62,8 +62,9 @@ class Fixed:
         self.seen: list[int] = []
         self.open_ids: set[int] = set()
         self.clock = Clock()
+        self.chain = tuple(chain)
         self._seconds = seconds
-        self._proposal = Proposal.chain(chain, (prob,) * len(chain))
+        self._prob = prob
 
     def start(self, sequence_id: int) -> None:
         self.open_ids.add(sequence_id)
@@ -72,7 +73,8 @@ class Fixed:
         self.num_proposals += 1
         self.depths += [task.max_depth for task in tasks]
         self.clock.now += self._seconds
-        return [self._proposal for _ in tasks]
+        proposal = Proposal.chain(self.chain, (self._prob,) * len(self.chain))
+        return [proposal for _ in tasks]
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         self.seen += [len(part.token_ids) for part in rows]
@@ -199,6 +201,27 @@ def test_costs_that_were_measured_wrong_are_found_out() -> None:
     assert sum(size == 3 for size in sizes[140:]) > 40
 
 
+def test_looking_for_drafts_in_vain_takes_little_time() -> None:
+    free = Fixed("free", (), 0.9, costs_kv=False, seconds=0.06)
+    world = World([free], {1: 1.0, 4: 1.5})
+    world.run(100, num_accepted=0)
+    before = free.num_proposals
+    world.run(600, num_accepted=0)
+    assert (free.num_proposals - before) * 0.06 <= 0.01 * 600
+    free.chain = (1, 2, 3)
+    sizes = world.run(60, num_accepted=3)
+    assert sum(size == 3 for size in sizes[20:]) >= 38
+
+
+def test_a_new_sequence_is_looked_at_at_once() -> None:
+    free = Fixed("free", (1, 2, 3), 0.9, costs_kv=False, seconds=0.3)
+    world = World([free], {1: 1.0, 4: 1.5})
+    world.run(100, num_accepted=0)
+    before = free.num_proposals
+    world.run(1, num_accepted=0)
+    assert free.num_proposals == before + 1
+
+
 def test_passes_teach_what_they_cost() -> None:
     clock = Clock()
     costs = CostModel(CostCurve({1: 1.0, 4: 1.0}))
@@ -232,7 +255,7 @@ def test_traces_replay_to_the_same_decisions() -> None:
     world = World([free, net], {1: 1.0, 4: 1.4}, trace, accepted=(0.9, 0.8, 0.7))
     world.run(40, num_accepted=1)
     lines = trace.getvalue().splitlines()
-    assert {json.loads(line)["what"] for line in lines} == {"network", "nodes"}
+    assert {json.loads(line)["what"] for line in lines} == {"network", "nodes", "rest"}
     switches = assert_replays(trace.getvalue())
     assert 0 < sum(switch.runs for switch in switches) < len(switches)
 

@@ -55,10 +55,12 @@ def test_the_median_of_recent_passes_counts() -> None:
     assert curve.seconds(8) == 3.0
 
 
-def test_a_new_size_counts_at_once() -> None:
-    curve = CostCurve({1: 1.0, 8: 2.0})
-    curve.add(4, 1.1)
-    assert curve.seconds(4) == 1.1
+def test_a_new_size_counts_as_much_as_what_was_expected_of_it() -> None:
+    curve = CostCurve({1: 1.0, 8: 2.4})
+    curve.add(4, 1.2)
+    assert curve.seconds(4) == pytest.approx(1.4)  # 1.6 between its neighbours
+    curve.add(4, 1.2)
+    assert curve.seconds(4) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("points", [{}, {0: 1.0}, {1: 0.0}])

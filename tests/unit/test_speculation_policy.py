@@ -13,8 +13,10 @@ from blockdraft.speculative.policy import (
     Prospect,
     Switch,
     choose_nodes,
+    gain_of,
     least_chance,
     next_switch,
+    rest_rounds,
 )
 from blockdraft.speculative.types import Proposal
 from blockdraft.speculative.value import Calibration, sureness
@@ -47,7 +49,10 @@ def test_no_other_choice_of_sizes_is_faster(
     best = max(
         rate(chains, other, costs, sunk) for other in product(*(range(len(c) + 1) for c in chains))
     )
-    assert rate(chains, tuple(sizes), costs, sunk) == pytest.approx(best)
+    if any(sizes):
+        assert rate(chains, tuple(sizes), costs, sunk) == pytest.approx(best)
+    else:  # a little more speed is not worth a larger round
+        assert rate(chains, tuple(sizes), costs, sunk) * 1.02 >= best * (1 - 1e-6)
 
 
 def test_rows_that_cost_nothing_are_all_taken() -> None:
@@ -138,6 +143,28 @@ class TestSwitch:
     def test_a_step_is_worth_as_many_tokens_as_plain_decoding_writes_meanwhile(self) -> None:
         costs = CostModel(CostCurve({1: 1.0, 5: 1.4}), {"net": CostCurve({1: 0.2})})
         assert least_chance(costs, Network("net", is_stepwise=True), 1) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("gain", "price", "rounds"),
+    [(0.1, 0.05, 0), (0.05, 0.05, 0), (0.04, 0.05, 5), (0.0, 0.001, 1), (0.0, 9.0, 32)],
+)
+def test_looking_for_drafts_takes_a_hundredth_of_the_time_where_it_does_not_pay(
+    gain: float, price: float, rounds: int
+) -> None:
+    assert rest_rounds(gain, price) == rounds
+
+
+def test_a_little_more_speed_is_not_worth_a_larger_round() -> None:
+    costs = CostModel(CostCurve({1: 1.0, 2: 1.5}))
+    assert choose_nodes([[0.51]], costs) == [[]]
+    assert choose_nodes([[0.54]], costs) == [[0]]
+
+
+def test_the_gain_is_what_the_chosen_drafts_add_to_the_speed() -> None:
+    costs = CostModel(CostCurve({2: 1.0, 4: 1.2}))
+    assert gain_of([[0.8, 0.6], []], [[0, 1], []], costs) == pytest.approx(3.4 / 1.2 / 2 - 1)
+    assert gain_of([[0.8], []], [[], []], costs, sunk_s=1.0) == pytest.approx(-0.5)
 
 
 def test_of_a_tree_the_likeliest_nodes_are_taken() -> None:

@@ -21,8 +21,10 @@ from blockdraft.speculative.policy import (
     Prospect,
     Switch,
     choose_nodes,
+    gain_of,
     least_chance,
     next_switch,
+    rest_rounds,
 )
 from blockdraft.speculative.tree import nodes_kept
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
@@ -36,6 +38,12 @@ _PLAIN_EVERY = 32
 _DRAFT_EVERY, _FEW_DRAFTS = 64, 3
 """Rounds in which no draft at hand was worth its row before a few are verified all the same: what
 rows cost may have been measured while the machine was busy."""
+
+_FIRST_GAIN = 0.5
+"""What drafts are expected to add to the speed at first."""
+
+_GAIN_RATE, _SEARCH_RATE = 1 / 8, 1 / 16
+"""How fast the means of what drafts add, and of what looking for them takes, follow."""
 
 _MEMORY = 0.85
 """What a sequence's mean shares keep of themselves at each round with the network."""
@@ -51,15 +59,15 @@ class _Choice:
     name: str
     proposal: Proposal
     calibration: Calibration
-
-    @property
-    def chances(self) -> list[float]:
-        return self.calibration.prefix_chances(self.proposal)
+    chances: Sequence[float] = ()
 
     @property
     def value(self) -> float:
         """Drafts that are likely accepted if all are verified."""
         return sum(self.chances)
+
+
+_NOTHING = _Choice("", NO_DRAFTS, Calibration())
 
 
 class Controller:
@@ -99,6 +107,10 @@ class Controller:
         self._trace = trace
         self._clock = clock
         self._switch = Switch()
+        self._rest = 0  # rounds to go in which no drafts are looked for
+        self._since_search = 0
+        self._gain = _FIRST_GAIN
+        self._search_s = 0.0  # for each sequence, outside the passes of networks
         most = self._network.block_size if self._network is not None else 1
         self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
         self._habits: dict[int, Habit] = {}
@@ -117,6 +129,7 @@ class Controller:
 
     def start(self, sequence_id: int) -> None:
         """A sequence begins; the network is expected to do what it usually does."""
+        self._rest = 0
         for drafter in self._drafters:
             drafter.start(sequence_id)
         self._habits[sequence_id] = self._usual.copy(_MEMORY)
@@ -132,10 +145,22 @@ class Controller:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """The proposals that give the most tokens per second together."""
+        start_s = self._clock()
         self._depths.clear()
         self._context = sum(len(task.token_ids) for task in tasks) / max(len(tasks), 1)
-        if self._since_plain >= _PLAIN_EVERY:
-            return self._proposed([_Choice("", NO_DRAFTS, Calibration()) for _ in tasks], tasks)
+        self._since_search += 1
+        if self._rest or self._since_plain >= _PLAIN_EVERY:
+            self._rest = max(self._rest - 1, 0)
+            return self._proposed([_NOTHING] * len(tasks), tasks)
+        choices, sunk_s = self._choices(tasks)
+        proposals = self._proposed(self._worth_verifying(choices, sunk_s), tasks)
+        self._learn_search_cost(self._proposed_s - start_s - sunk_s, len(tasks))
+        self._rest = self._rest_rounds(len(tasks))
+        self._since_search = 0
+        return proposals
+
+    def _choices(self, tasks: Sequence[DraftTask]) -> tuple[list[_Choice], float]:
+        """What there is to verify, and the seconds that a network took for it."""
         choices = self._at_hand(tasks)
         sunk_s = 0.0
         if self._network is not None and self._wants_network(tasks, choices):
@@ -143,6 +168,10 @@ class Controller:
             choices = self._with_network(self._network, tasks, choices)
             sunk_s = self._clock() - start_s
             self._learn_draft_cost(self._network, tasks, sunk_s)
+        return choices, sunk_s
+
+    def _worth_verifying(self, choices: Sequence[_Choice], sunk_s: float) -> list[_Choice]:
+        """The choices with the drafts that pay."""
         chances = [choice.chances for choice in choices]
         least = _FEW_DRAFTS if self._since_drafts >= _DRAFT_EVERY else 0
         nodes = choose_nodes(
@@ -151,12 +180,15 @@ class Controller:
         known = {"chances": chances, "sunk_s": sunk_s, "context": self._context, "least": least}
         self._write_trace("nodes", known, nodes)
         if any(chances):
-            self._since_drafts = 0 if any(nodes) else self._since_drafts + 1
-        kept = [
+            self._since_drafts = 0 if any(nodes) else self._since_drafts + self._since_search
+        gain = gain_of(chances, nodes, self._costs, sunk_s=sunk_s, context=self._context)
+        if not self._switch.is_on:  # a trial, or a network that costs nothing now
+            gain = max(gain, 0.0)
+        self._gain += _GAIN_RATE * (gain - self._gain)
+        return [
             replace(choice, proposal=nodes_kept(choice.proposal, kept))
             for choice, kept in zip(choices, nodes, strict=True)
         ]
-        return self._proposed(kept, tasks)
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Learn from the round, and let the drafters see it."""
@@ -170,6 +202,21 @@ class Controller:
             drafter.observe(rows)
         if self._backlog is not None:
             self._backlog.add(rows)
+
+    def _rest_rounds(self, num_sequences: int) -> int:
+        plain_s = self._costs.verify_seconds(num_sequences, num_sequences, self._context)
+        known = {"gain": self._gain, "price": self._search_s * num_sequences / plain_s}
+        rest = rest_rounds(**known)
+        self._write_trace("rest", known, rest)
+        return rest
+
+    def _learn_search_cost(self, seconds: float, num_sequences: int) -> None:
+        each_s = max(seconds, 0.0) / num_sequences
+        if self._search_s:
+            each_s = min(each_s, 2 * self._search_s)
+            self._search_s += _SEARCH_RATE * (each_s - self._search_s)
+        else:
+            self._search_s = each_s
 
     def _proposed(self, choices: Sequence[_Choice], tasks: Sequence[DraftTask]) -> list[Proposal]:
         self._pending = {
@@ -186,7 +233,7 @@ class Controller:
         return [
             max(
                 [
-                    _Choice("", NO_DRAFTS, self._calibration("", task)),
+                    _NOTHING,
                     *(self._choice(name, task, each[place]) for name, each in offers),
                 ],
                 key=lambda choice: choice.value,
@@ -203,16 +250,18 @@ class Controller:
             )
             for task, choice in zip(tasks, choices, strict=True)
         ]
-        before, shape = self._switch, self._shape
-        self._switch = next_switch(prospects, self._costs, shape, before, context=self._context)
-        if self._trace is not None:  # for people to read, not for speed
-            known = {
-                "prospects": [asdict(prospect) for prospect in prospects],
-                "network": asdict(shape),
-                "switch": asdict(before),
-                "context": self._context,
-            }
-            self._write_trace("network", known, asdict(self._switch))
+        before, shape, rounds = self._switch, self._shape, self._since_search
+        self._switch = next_switch(
+            prospects, self._costs, shape, before, context=self._context, rounds=rounds
+        )
+        known = {
+            "prospects": prospects,
+            "network": shape,
+            "switch": before,
+            "context": self._context,
+            "rounds": rounds,
+        }
+        self._write_trace("network", known, self._switch)
         return self._switch.runs
 
     def _with_network(
@@ -235,7 +284,8 @@ class Controller:
         ]
 
     def _choice(self, name: str, task: DraftTask, proposal: Proposal) -> _Choice:
-        return _Choice(name, proposal, self._calibration(name, task))
+        calibration = self._calibration(name, task)
+        return _Choice(name, proposal, calibration, calibration.prefix_chances(proposal))
 
     def _calibration(self, name: str, task: DraftTask) -> Calibration:
         key = (name, task.params.temperature > 0)
@@ -274,7 +324,7 @@ class Controller:
     def _write_trace(self, what: str, known: object, decision: object) -> None:
         if self._trace is not None:
             line = {"what": what, "costs": self._costs.to_json(), "known": known}
-            print(json.dumps(line | {"decision": decision}), file=self._trace)
+            print(json.dumps(line | {"decision": decision}, default=asdict), file=self._trace)
 
 
 def _lag(task: DraftTask) -> int:

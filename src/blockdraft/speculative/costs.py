@@ -38,7 +38,7 @@ class CostCurve:
         self._points = self._first = _monotone(seconds)
         self._known = {rows: (each, 1.0) for rows, each in self._first}  # with the slowness then
         self._recent: dict[int, deque[float]] = {}
-        self._slowness = 1.0
+        self._slowness: float | None = 1.0  # of the points; None where they are out of date
 
     def add(self, num_rows: int, seconds: float, slowness: float = 1.0) -> None:
         """Take note of a pass on a machine that is ``slowness`` times as slow as at first.
@@ -48,13 +48,15 @@ class CostCurve:
         if seconds <= 0:
             return
         if num_rows not in self._recent:
-            before = [self._known[num_rows][0]] if num_rows in self._known else []
-            self._recent[num_rows] = deque(before, maxlen=_KEPT)
+            # A first pass that met other work would otherwise pass for what the size costs, and
+            # the size would not be run again.
+            expected = self.seconds(num_rows, slowness)
+            self._recent[num_rows] = deque([expected], maxlen=_KEPT)
         recent = self._recent[num_rows]
         recent.append(seconds)
         # A single pass may have met a burst of other work.
         self._known[num_rows] = (median(recent), slowness)
-        self._update(slowness)
+        self._slowness = None
 
     def seconds(self, num_rows: int, slowness: float = 1.0) -> float:
         """Expected time of a pass of ``num_rows`` rows."""

@@ -8,10 +8,20 @@ Source: the budget rule of CaDDTree (arXiv:2606.01813) over the sequences of a b
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from blockdraft.speculative.costs import CostModel
 
-__all__ = ["Network", "Prospect", "Switch", "choose_nodes", "least_chance", "next_switch"]
+__all__ = [
+    "Network",
+    "Prospect",
+    "Switch",
+    "choose_nodes",
+    "gain_of",
+    "least_chance",
+    "next_switch",
+    "rest_rounds",
+]
 
 _STAYS, _STARTS = 0.99, 1.05
 """Speed, against going without it, at which a running network goes on, and at which one begins."""
@@ -19,7 +29,15 @@ _STAYS, _STARTS = 0.99, 1.05
 _FIRST_PATIENCE, _MOST_PATIENCE = 16, 256
 
 _TRIAL_SHARE = 0.01
-"""Share of the time that trials of a network that is off may take."""
+"""Share of the time that trials may take: of a network that is off, and of looking for drafts where
+that did not pay lately."""
+
+_MOST_ROUNDS_OFF = 32
+"""Rounds in a row in which no drafts are looked for at most."""
+
+_WORTH = 1.02
+"""Speed, against a plain round, from which drafts are verified: less is lost in what a larger round
+costs besides its pass."""
 
 _AMORTIZED = 64
 """Rounds over which a network earns what it has to read first."""
@@ -73,6 +91,16 @@ class Network:
     is_stepwise: bool = False
 
 
+def rest_rounds(gain: float, price: float) -> int:
+    """Rounds without drafts after one in which they were looked for.
+
+    Args:
+        gain: Share of the speed of plain decoding that drafts added lately.
+        price: Share of the time of a plain round that looking for them takes.
+    """
+    return 0 if gain >= price else min(ceil(price / _TRIAL_SHARE), _MOST_ROUNDS_OFF)
+
+
 def next_switch(
     prospects: Sequence[Prospect],
     costs: CostModel,
@@ -80,6 +108,7 @@ def next_switch(
     switch: Switch,
     *,
     context: float = 0.0,
+    rounds: int = 1,
 ) -> Switch:
     """Whether a pass of the network is likely worth its time, or due to be tried.
 
@@ -89,6 +118,7 @@ def next_switch(
         network: The network.
         switch: Of the round before.
         context: Committed tokens of a sequence, the mean over them.
+        rounds: Since the last decision.
     """
     num_sequences = len(prospects)
     ready = [prospect.ready for prospect in prospects]
@@ -102,7 +132,7 @@ def next_switch(
     if switch.rounds_off >= max(switch.patience, lost_rounds / _TRIAL_SHARE):
         patience = min(2 * switch.patience, _MOST_PATIENCE)
         return Switch(runs=True, is_on=False, patience=patience, depth=depth)
-    rounds_off = switch.rounds_off + 1
+    rounds_off = switch.rounds_off + rounds
     return replace(switch, runs=False, is_on=False, rounds_off=rounds_off, depth=depth)
 
 
@@ -148,7 +178,7 @@ def choose_nodes(
     context: float = 0.0,
     least: int = 0,
 ) -> list[list[int]]:
-    """Which drafts of each sequence to verify, ascending: always the likeliest.
+    """Which drafts of each sequence to verify, ascending: always the likeliest, or none at all.
 
     Args:
         chances: Of each node of each sequence, that it and its path are accepted; a node comes
@@ -159,11 +189,32 @@ def choose_nodes(
         least: Drafts to verify, as far as there are any, whether or not that pays.
     """
     rates = _rates(chances, costs, sunk_s=sunk_s, context=context)
-    _, size = max(rates[min(least, len(rates) - 1) :], key=lambda each: (each[0], -each[1]))
+    rate, size = max(rates[min(least, len(rates) - 1) :], key=lambda each: (each[0], -each[1]))
+    if size > least and rate < _WORTH * rates[0][0]:
+        size = min(least, len(rates) - 1)
     chosen: list[list[int]] = [[] for _ in chances]
     for _, sequence_idx, node in _by_chance(chances)[:size]:
         chosen[sequence_idx].append(node)
     return [sorted(nodes) for nodes in chosen]
+
+
+def gain_of(
+    chances: Sequence[Sequence[float]],
+    nodes: Sequence[Sequence[int]],
+    costs: CostModel,
+    *,
+    sunk_s: float = 0.0,
+    context: float = 0.0,
+) -> float:
+    """Share of the speed of a plain round that verifying ``nodes`` adds; as of `choose_nodes`."""
+    num_sequences = len(chances)
+    tokens = num_sequences + sum(
+        each[node] for each, kept in zip(chances, nodes, strict=True) for node in kept
+    )
+    num_rows = num_sequences + sum(map(len, nodes))
+    seconds = sunk_s + costs.verify_seconds(num_rows, num_sequences, context)
+    plain_s = costs.verify_seconds(num_sequences, num_sequences, context)
+    return tokens * plain_s / (num_sequences * seconds) - 1
 
 
 def _rates(
