@@ -38,7 +38,7 @@ HASH_EVERY = 8  # the K/V of a long prompt takes as long to hash as a pass
 SLICE = load_prompts(BUILTIN)[::7]
 SLICE_TOKENS = 32
 NETWORK = "network"  # random weights
-DRAFTER_NAMES = [*DRAFTERS, "ngram", NETWORK]
+DRAFTER_NAMES = ["oracle", "adversary", "mixture", "random-tree", NETWORK]
 
 
 def _prompts() -> list[SpeedPrompt]:

@@ -173,6 +173,9 @@ class Controller:
     def _worth_verifying(self, choices: Sequence[_Choice], sunk_s: float) -> list[_Choice]:
         """The choices with the drafts that pay."""
         chances = [choice.chances for choice in choices]
+        if not any(chances) and not sunk_s:
+            self._gain -= _GAIN_RATE * self._gain
+            return list(choices)
         least = _FEW_DRAFTS if self._since_drafts >= _DRAFT_EVERY else 0
         nodes = choose_nodes(
             chances, self._costs, sunk_s=sunk_s, context=self._context, least=least
@@ -186,7 +189,9 @@ class Controller:
             gain = max(gain, 0.0)
         self._gain += _GAIN_RATE * (gain - self._gain)
         return [
-            replace(choice, proposal=nodes_kept(choice.proposal, kept))
+            choice
+            if len(kept) == len(choice.proposal)
+            else replace(choice, proposal=nodes_kept(choice.proposal, kept))
             for choice, kept in zip(choices, nodes, strict=True)
         ]
 
@@ -225,7 +230,10 @@ class Controller:
         is_plain = not any(choice.proposal for choice in choices)
         self._since_plain = 0 if is_plain else self._since_plain + 1
         self._proposed_s = self._clock()
-        return [replace(choice.proposal, drafter=choice.name) for choice in choices]
+        return [
+            replace(choice.proposal, drafter=choice.name) if choice.proposal else NO_DRAFTS
+            for choice in choices
+        ]
 
     def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
         """For each task the best of what costs nothing."""
@@ -234,7 +242,11 @@ class Controller:
             max(
                 [
                     _NOTHING,
-                    *(self._choice(name, task, each[place]) for name, each in offers),
+                    *(
+                        self._choice(name, task, each[place])
+                        for name, each in offers
+                        if each[place]
+                    ),
                 ],
                 key=lambda choice: choice.value,
             )
