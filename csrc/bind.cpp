@@ -19,6 +19,7 @@ using namespace nb::literals;
 
 namespace blockdraft {
 
+void bind_lookup(nb::module_& m);
 void bind_sample(nb::module_& m);
 
 namespace {
@@ -193,6 +194,7 @@ NB_MODULE(_native, m) {
   using namespace blockdraft;
   bind_matrix(m);
   bind_plan(m);
+  bind_lookup(m);
   bind_sample(m);
   m.def("isa_names", [] {
     std::vector<std::string> names;

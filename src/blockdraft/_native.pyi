@@ -183,6 +183,125 @@ def sample(
     masks: Sequence[NDArray[np.uint32] | None] | None = None,
 ) -> list[int]: ...
 def gumbel(seed: int, choice: int, position: int, token_id: int) -> float: ...
+
+class SuffixAutomaton:
+    """All runs of a text: csrc/automaton.h.
+
+    Token ids are int32 and not negative, or ValueError; then nothing was added.
+
+    Attributes:
+        BYTES_PER_TOKEN: Memory for each token, at most; a few KiB come on top.
+    """
+
+    BYTES_PER_TOKEN: int
+    def __init__(self, depth: int) -> None: ...
+    @property
+    def depth(self) -> int:
+        """Tokens of a context at most."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the text, separators included."""
+
+    @property
+    def num_states(self) -> int:
+        """States: at most two for each token, and the root."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+
+    def extend(self, token_ids: NDArray[np.int32]) -> None:
+        """Add tokens to the end of the text."""
+
+    def separate(self) -> None:
+        """End a text: what follows is another one, and nothing is drafted across."""
+
+    def end(self) -> Cursor:
+        """The end of the text itself, as it is now."""
+
+    def count(self, run: NDArray[np.int32]) -> int:
+        """How often a run occurred; ValueError beyond ``depth`` + 1 tokens."""
+
+class RecentText:
+    """The automaton of the latest tokens of a text without end: csrc/automaton.h."""
+
+    def __init__(self, depth: int, max_tokens: int) -> None: ...
+    @property
+    def automaton(self) -> SuffixAutomaton:
+        """What is known; another object after a rotation."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole text, the forgotten ones and separators included."""
+
+    def extend(self, token_ids: NDArray[np.int32]) -> None:
+        """Add tokens to the end of the text."""
+
+    def separate(self) -> None:
+        """End a text: what follows is another one."""
+
+class ChainRule:
+    """How probable drafts are, and which are worth it: csrc/chain.h."""
+
+    def __init__(
+        self,
+        min_match: int,
+        min_prob: float,
+        min_path_prob: float,
+        num_cheap: int,
+        cheap_min_path_prob: float,
+        discounts: Sequence[float],
+    ) -> None: ...
+
+class Cursor:
+    """The end of some text in one automaton, which may grow: csrc/lookup_bind.cpp.
+
+    A new one knows nothing of its text.
+    """
+
+    def __init__(self, automaton: SuffixAutomaton) -> None: ...
+    @property
+    def automaton(self) -> SuffixAutomaton: ...
+    @property
+    def length(self) -> int:
+        """Tokens of the longest end that occurred, up to one more than the depth."""
+
+    def follow(self, token_ids: NDArray[np.int32]) -> None:
+        """Go on by tokens of its text."""
+
+    def contexts(self) -> list[tuple[int, int, int | None]]:
+        """Ends that were followed by something, longest first.
+
+        Of each its length, how often it was followed, and by what token most often, the latest of
+        equals; None where only the end of a text followed.
+        """
+
+    def best_chain(
+        self, max_drafts: int, rule: ChainRule
+    ) -> tuple[tuple[int, ...], tuple[float, ...], float]:
+        """Drafts, their ``q``, and how many of them are expected to be kept."""
+
+class NgramIndex:
+    """Where every n-gram of a growing text occurred last: csrc/ngram.h."""
+
+    def __init__(self, min_size: int, max_size: int) -> None: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Memory that is held."""
+
+    def extend(self, token_ids: NDArray[np.int32]) -> None:
+        """Add tokens to the end; one that is negative is a ValueError, and none is added."""
+
+    def continuation(self, max_tokens: int) -> tuple[int, tuple[int, ...]]:
+        """The size of the longest end that occurred before, and what followed its latest place.
+
+        Size 0 and nothing where there is none. Where that place overlaps the end, what follows
+        repeats.
+        """
+
 def isa_names() -> list[str]: ...
 def move_rows(
     pages: NDArray[np.uint64],

@@ -1,14 +1,10 @@
 """A drafter without weights: what usually followed the same tokens in prompt and output.
 
-Reads the contexts of the end off a suffix automaton, however long they are, and says how probable
-each draft is. Optionally looks into earlier answers too. Knows no text and no model.
+Reads the contexts of the end off a suffix automaton (csrc/automaton.h), however long they are, and
+says how probable each draft is (csrc/chain.h). Optionally looks into earlier answers too. Knows no
+text and no model.
 
-Notation: ``q`` of a token in a context that was followed n times, by this token c times:
-q = (c + a q') / (n + a), where q' is that of the next shorter context, 0 below one token, and a
-falls with the length of the context: one occurrence of a long run says more than many of a short.
-
-Sources: arXiv:2411.04975 (SuffixDecoding); MacKay and Peto, 1995, "A hierarchical Dirichlet
-language model" (q).
+Source: arXiv:2411.04975 (SuffixDecoding).
 """
 
 from collections.abc import Sequence
@@ -17,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft import _native
 from blockdraft.errors import ConfigError
-from blockdraft.speculative.automaton import Context, Cursor, RecentText, SuffixAutomaton
 from blockdraft.speculative.drafter import CommittedRows, DraftTask
 from blockdraft.speculative.suffix_cache import DEPTH, SuffixCache
 from blockdraft.speculative.types import NO_DRAFTS, Proposal
@@ -32,7 +28,6 @@ __all__ = [
     "OWN_DISCOUNTS",
     "DraftLimits",
     "SuffixDrafter",
-    "best_chain",
 ]
 
 MAX_TOKENS = 1 << 16
@@ -48,8 +43,9 @@ MIN_PATH_PROB = 0.4
 """The same for further drafts: up to 8 rows each costs a fifth of a pass over one."""
 
 OWN_DISCOUNTS = tuple(0.1 + 4 / max(length, 1) ** 1.5 for length in range(DEPTH + 1))
-"""The mass a of what never followed a context, by its length; fitted on answers of a small model,
-so that of the drafts with a certain q that share is accepted, to within 0.07."""
+"""The mass a of what never followed a context (csrc/chain.h), by its length: one occurrence of a
+long run says more than many of a short. Fitted on answers of a small model, so that of the drafts
+with a certain q that share is accepted, to within 0.07."""
 
 EARLIER_DISCOUNTS = tuple(0.3 + 12 / max(length, 1) for length in range(DEPTH + 1))
 """The same where an earlier answer says it: another text is a weaker hint."""
@@ -82,84 +78,27 @@ class DraftLimits:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
 
-
-def best_chain(
-    automaton: SuffixAutomaton,
-    end: Cursor,
-    max_drafts: int,
-    limits: DraftLimits,
-    discounts: Sequence[float] = OWN_DISCOUNTS,
-) -> tuple[Proposal, float]:
-    """What most often followed the longest contexts, and how many drafts it expects to be kept.
-
-    Args:
-        automaton: Where to look.
-        end: The end of the sequence in it.
-        max_drafts: Drafts at most.
-        limits: What is not worth a draft.
-        discounts: By the length of a context, up to `DEPTH`.
-    """
-    token_ids: list[int] = []
-    probs: list[float] = []
-    path_prob, expected = 1.0, 0.0
-    while len(token_ids) < max_drafts:
-        contexts = automaton.contexts(end)
-        found = _likeliest(automaton, contexts, limits.min_match)
-        if found is None:
-            break
-        token_id, end = found
-        prob = _prob(automaton, contexts, token_id, discounts)
-        path_prob *= prob
-        worth = limits.min_path_prob
-        if len(token_ids) < CHEAP_DRAFTS:
-            worth = min(worth, CHEAP_MIN_PATH_PROB)
-        if path_prob < worth or prob < limits.min_prob:
-            break
-        token_ids.append(token_id)
-        probs.append(prob)
-        expected += path_prob
-    return Proposal.chain(token_ids, tuple(probs)) if token_ids else NO_DRAFTS, expected
-
-
-def _likeliest(
-    automaton: SuffixAutomaton, contexts: Sequence[Context], min_match: int
-) -> tuple[int, Cursor] | None:
-    """What follows the longest context of at least ``min_match`` tokens, and the end with it."""
-    for context in contexts:
-        if context.length < min_match:
-            break
-        found = automaton.follower(context)
-        if found is not None:
-            return found
-    return None
-
-
-def _prob(
-    automaton: SuffixAutomaton,
-    contexts: Sequence[Context],
-    token_id: int,
-    discounts: Sequence[float],
-) -> float:
-    """``q`` of a token after the first of ``contexts``, the longest."""
-    prob = 0.0
-    for state, length, num_followed in reversed(contexts):
-        longer = automaton.step(state, token_id)
-        count = automaton.count(longer) if longer else 0
-        discount = discounts[length]
-        prob = (count + discount * prob) / (num_followed + discount)
-    return prob
+    def rule(self, discounts: Sequence[float]) -> _native.ChainRule:
+        """The same for the native core, with the discount of each length of a context."""
+        return _native.ChainRule(
+            self.min_match,
+            self.min_prob,
+            self.min_path_prob,
+            CHEAP_DRAFTS,
+            min(self.min_path_prob, CHEAP_MIN_PATH_PROB),
+            discounts,
+        )
 
 
 class _Sequence:
     """What is known of one sequence: its own text, and where its end is in earlier answers."""
 
     def __init__(self, max_tokens: int, cache: SuffixCache | None) -> None:
-        self.text = RecentText(DEPTH, max_tokens)
+        self.text = _native.RecentText(DEPTH, max_tokens)
         self.token_ids: NDArray[np.int32] = np.empty(0, np.int32)
         self.prompt_length: int | None = None
         self._cache = cache
-        self._searched = None if cache is None else cache.automaton
-        self._cursor = Cursor()
+        self._cursor = None if cache is None else _native.Cursor(cache.automaton)
 
     @property
     def output(self) -> NDArray[np.int32]:
@@ -169,28 +108,27 @@ class _Sequence:
 
     def take(self, token_ids: NDArray[np.int32]) -> None:
         """Go on to the whole sequence so far, prompt and output."""
-        new = token_ids[self.text.num_tokens :].tolist()
+        new = token_ids[self.text.num_tokens :]
         self.token_ids = token_ids
         self.text.extend(new)
-        if self._cache is None:
+        if self._cache is None or self._cursor is None:
             return
-        if self._searched is not self._cache.automaton:  # rotated: states mean something else
-            self._searched, self._cursor = self._cache.automaton, Cursor()
-            new = token_ids[-DEPTH:].tolist()
-        for token_id in new:
-            self._cursor = self._searched.follow(self._cursor, token_id)
+        known = self._cache.automaton
+        if self._cursor.automaton is not known:  # rotated
+            self._cursor = _native.Cursor(known)
+            new = token_ids[-DEPTH:]
+        self._cursor.follow(new)
 
-    def drafts(self, max_drafts: int, limits: DraftLimits) -> Proposal:
+    def drafts(
+        self, max_drafts: int, own: _native.ChainRule, earlier: _native.ChainRule
+    ) -> Proposal:
         """What either text proposes, whichever expects more; its own where they are equal."""
-        own = self.text.automaton
-        proposal, expected = best_chain(own, own.end, max_drafts, limits)
-        if self._searched is not None:
-            other, more = best_chain(
-                self._searched, self._cursor, max_drafts, limits, EARLIER_DISCOUNTS
-            )
+        token_ids, probs, expected = self.text.automaton.end().best_chain(max_drafts, own)
+        if self._cursor is not None:
+            other, other_probs, more = self._cursor.best_chain(max_drafts, earlier)
             if more > expected:
-                return other
-        return proposal
+                token_ids, probs = other, other_probs
+        return Proposal.chain(token_ids, probs) if token_ids else NO_DRAFTS
 
 
 class SuffixDrafter:
@@ -200,7 +138,7 @@ class SuffixDrafter:
         num_draft_tokens: K, the most drafts of a round.
         limits: Where a proposal ends.
         max_tokens: Tokens of a sequence that are known at most, at least 2; its memory is at most
-            1.5 times `automaton.BYTES_PER_TOKEN` for each.
+            1.5 times `_native.SuffixAutomaton.BYTES_PER_TOKEN` for each.
         cache: Earlier answers to look into as well, and to add the answers to. Whoever drafts
             with it can tell by the speed what is in it: give it to one user's requests only.
 
@@ -224,7 +162,8 @@ class SuffixDrafter:
         if max_tokens < 2:
             raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 2")
         self.block_size = num_draft_tokens + 1
-        self._limits = limits or DraftLimits()
+        limits = limits or DraftLimits()
+        self._own, self._earlier = limits.rule(OWN_DISCOUNTS), limits.rule(EARLIER_DISCOUNTS)
         self._max_tokens = max_tokens
         self._cache = cache
         self._sequences: dict[int, _Sequence] = {}
@@ -252,4 +191,5 @@ class SuffixDrafter:
     def _propose(self, task: DraftTask) -> Proposal:
         sequence = self._sequences[task.sequence_id]
         sequence.take(task.token_ids)
-        return sequence.drafts(min(task.max_drafts, self.block_size - 1), self._limits)
+        max_drafts = min(task.max_drafts, self.block_size - 1)
+        return sequence.drafts(max_drafts, self._own, self._earlier)

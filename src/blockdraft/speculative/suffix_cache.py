@@ -18,8 +18,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from blockdraft import _native
 from blockdraft.errors import ConfigError, FileFormatError
-from blockdraft.speculative.automaton import SEPARATOR, RecentText, SuffixAutomaton
 from blockdraft.weights.replacing import replacing
 
 __all__ = ["DEPTH", "FORMAT_VERSION", "MAX_CACHE_TOKENS", "SuffixCache", "Vocabulary"]
@@ -28,7 +28,7 @@ DEPTH = 16
 """Tokens of a context at most; 32 or 64 draft nothing better."""
 
 MAX_CACHE_TOKENS = 1 << 16
-"""Tokens that a cache holds: a file of 256 KiB, and half a second to read it."""
+"""Tokens that a cache holds: a file of 256 KiB, read in some 16 milliseconds."""
 
 FORMAT_VERSION = 1
 """Version of the file."""
@@ -66,7 +66,7 @@ class SuffixCache:
         self._answers: deque[NDArray[np.int32]] = deque()
         self._num_tokens = 0
         # Its rotation forgets half of them at once; with twice the room it has all that are kept.
-        self._text = RecentText(DEPTH, 2 * MAX_CACHE_TOKENS)
+        self._text = _native.RecentText(DEPTH, 2 * MAX_CACHE_TOKENS)
         self._has_warned = False
 
     @classmethod
@@ -98,7 +98,7 @@ class SuffixCache:
         return cache
 
     @property
-    def automaton(self) -> SuffixAutomaton:
+    def automaton(self) -> _native.SuffixAutomaton:
         """All that is known; another object once in a while."""
         return self._text.automaton
 
@@ -116,7 +116,8 @@ class SuffixCache:
         self._num_tokens += len(answer)
         while self._num_tokens > MAX_CACHE_TOKENS:
             self._num_tokens -= len(self._answers.popleft())
-        self._text.extend([*answer.tolist(), SEPARATOR])
+        self._text.extend(answer)
+        self._text.separate()
 
     def save(self) -> None:
         """Write the file, readable by its owner alone; if that fails the log says so, once."""
