@@ -35,6 +35,9 @@ __all__ = ["Controller"]
 _PLAIN_EVERY = 32
 """Rounds with drafts before a plain one, which tells what plain decoding costs now."""
 
+_COSTS_EVERY = 4
+"""Rounds in which no drafts are looked for before one whose time is taken."""
+
 _DRAFT_EVERY, _FEW_DRAFTS = 64, 3
 """Rounds in which no draft at hand was worth its row before a few are verified all the same: what
 rows cost may have been measured while the machine was busy."""
@@ -197,10 +200,11 @@ class Controller:
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Learn from the round, and let the drafters see it."""
-        self._learn_cost(rows)
+        if not self._since_search or self._rest % _COSTS_EVERY == 0:
+            self._learn_cost(rows)
         for part in rows:
-            choice = self._pending.pop(part.sequence_id, None)
-            if choice is not None:
+            choice = self._pending.get(part.sequence_id, _NOTHING)
+            if choice is not _NOTHING:
                 self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
         self._pending.clear()
         for drafter in self._free:
