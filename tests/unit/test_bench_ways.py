@@ -9,6 +9,7 @@ from blockdraft.bench.subject import Subject
 from blockdraft.bench.ways import FIXED_SIZES, GREEDY, fixed_ways, spoiled, two_ways
 from blockdraft.config import DraftConfig
 from blockdraft.session import Session
+from blockdraft.speculative.costs import CostCurve, CostModel
 from tests.native_dflash import network
 
 PROMPT = "a b a b a b"
@@ -68,8 +69,14 @@ def test_every_way_writes_the_same(
 
 @pytest.mark.parametrize("has_network", [True, False], ids=["network", "lookup"])
 def test_a_spoiled_session_accepts_next_to_nothing(
-    has_network: bool, subject: Subject, drafting: DraftConfig
+    has_network: bool,
+    subject: Subject,
+    drafting: DraftConfig,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Drafts cost nothing beside a pass: else a tiny model has none that pay.
+    costs = CostModel(CostCurve({1: 1.0, 16: 1.01}))
+    monkeypatch.setattr("blockdraft.bench.ways.measure_costs", lambda _: costs)
     wanted = drafting if has_network else DraftConfig("ngram")
     session = Session.load(subject.path, num_threads=1, drafting=wanted)
     found = spoiled(session, subject, wanted).generate(PROMPT, params=GREEDY, max_tokens=24)
