@@ -71,26 +71,27 @@ def write_slot(
 ) -> None:
     """Store a token and its position in every layer, head and part of one slot."""
     page = class_view(layout, int(addresses[slot // PAGE_POSITIONS]), windowed=windowed)
-    column = slot % PAGE_POSITIONS
+    column, size = slot % PAGE_POSITIONS, layout.head_dim
     token_id, position = values
-    for layer in range(page.shape[0]):
-        for head in range(layout.num_kv_heads):
-            keys = page[layer, head, 0].reshape(layout.head_dim, PAGE_POSITIONS)
-            rows = page[layer, head, 1].reshape(PAGE_POSITIONS, layout.head_dim)
-            keys[:, column] = token_id + layer + np.arange(layout.head_dim)
-            rows[column] = position + head
+    layers, heads = np.arange(page.shape[0])[:, None, None], np.arange(page.shape[1])[:, None]
+    page[:, :, 0, column::PAGE_POSITIONS] = token_id + layers + np.arange(size)
+    page[:, :, 1, column * size : (column + 1) * size] = position + heads
 
 
-def read_slot(
-    layout: KVLayout, addresses: NDArray[np.uint64], slot: int, *, windowed: bool
-) -> tuple[int, int]:
-    """What `write_slot` stored, read from the last layer and head."""
-    page = class_view(layout, int(addresses[slot // PAGE_POSITIONS]), windowed=windowed)
-    column = slot % PAGE_POSITIONS
-    layer, head = page.shape[0] - 1, layout.num_kv_heads - 1
-    keys = page[layer, head, 0].reshape(layout.head_dim, PAGE_POSITIONS)
-    rows = page[layer, head, 1].reshape(PAGE_POSITIONS, layout.head_dim)
-    return int(keys[0, column]) - layer, int(rows[column, 0]) - head
+def read_slots(
+    layout: KVLayout, addresses: NDArray[np.uint64], slots: Sequence[int], *, windowed: bool
+) -> NDArray[np.int64]:
+    """What `write_slot` stored, read from the last layer and head, "slots 2"."""
+    numbers, columns = np.divmod(np.array(slots), PAGE_POSITIONS)
+    found = np.empty((len(columns), 2), np.int64)
+    for number in set(numbers.tolist()):
+        page = class_view(layout, int(addresses[number]), windowed=windowed)
+        keys, values = page[-1, -1]
+        here = numbers == number
+        found[here, 0] = keys[columns[here]]
+        found[here, 1] = values[columns[here] * layout.head_dim]
+    layers = layout.windowed_layers if windowed else layout.full_layers
+    return found - (len(layers) - 1, layout.num_kv_heads - 1)
 
 
 def write_cache_slot(cache: SequenceCache, layout: KVLayout, slot: int, token_id: int) -> None:
@@ -139,16 +140,15 @@ class FakeTarget:
             slots.insert(0, base + row - start)
             row = int(batch.parents[row])
         slots = [*range(base), *slots]
-        seen: list[object] = []
+        digest = hashlib.sha256()
         if self.layout.full_layers:
             pages = batch.full_pages[sequence]
-            seen += [read_slot(self.layout, pages, slot, windowed=False) for slot in slots]
+            digest.update(read_slots(self.layout, pages, slots, windowed=False).tobytes())
         if self.layout.window is not None:
             pages = batch.window_pages[sequence]
             visible = slots[-self.layout.window :]
-            seen += [read_slot(self.layout, pages, slot, windowed=True) for slot in visible]
-        digest = hashlib.sha256(repr(seen).encode()).digest()
-        return np.random.default_rng(list(digest[:8])).standard_normal(VOCAB_SIZE)
+            digest.update(read_slots(self.layout, pages, visible, windowed=True).tobytes())
+        return np.random.default_rng(list(digest.digest()[:8])).standard_normal(VOCAB_SIZE)
 
 
 class FakeSampler:

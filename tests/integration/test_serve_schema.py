@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from schemathesis.core.result import Ok
-from schemathesis.specs.openapi import checks
 
 from blockdraft.config import DraftConfig
 from blockdraft.session import Session
@@ -19,6 +16,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def test_every_response_is_documented(tiny_model: Callable[..., Path]) -> None:
+    import schemathesis
+    from schemathesis.core.result import Ok
+    from schemathesis.specs.openapi import checks
+
     session = Session.load(tiny_model(), num_threads=1, ctx_size=64, drafting=DraftConfig("ngram"))
     with live(session, max_tokens=4) as url:
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")

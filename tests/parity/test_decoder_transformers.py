@@ -1,4 +1,7 @@
-"""`Decoder` with torch ops against transformers, on tiny random configurations in float32."""
+"""`Decoder` with torch ops against transformers, on tiny random configurations in float32.
+
+transformers takes seconds to import: only the tests themselves do.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 from blockdraft.config import Activation, ModelConfig, RopeConfig
@@ -192,6 +194,8 @@ ROPES: dict[str, tuple[RopeConfig, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("scaling", ROPES)
 def test_llama(scaling: str) -> None:
+    import transformers
+
     rope, parameters = ROPES[scaling]
     model = build_transformers(
         transformers.LlamaConfig,
@@ -203,6 +207,8 @@ def test_llama(scaling: str) -> None:
 
 
 def test_llama_with_attention_bias() -> None:
+    import transformers
+
     model = build_transformers(
         transformers.LlamaConfig,
         transformers.LlamaForCausalLM,
@@ -217,6 +223,8 @@ def test_llama_with_attention_bias() -> None:
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_qwen(architecture: str) -> None:
+    import transformers
+
     name = architecture.capitalize()
     model = build_transformers(
         getattr(transformers, f"{name}Config"),
@@ -230,6 +238,8 @@ def test_qwen(architecture: str) -> None:
 
 @pytest.mark.parametrize("softcap", [None, 5.0], ids=["plain", "softcap"])
 def test_gemma3(softcap: float | None) -> None:
+    import transformers
+
     layer_types = ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]
     model = build_transformers(
         transformers.Gemma3TextConfig,

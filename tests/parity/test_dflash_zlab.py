@@ -1,14 +1,17 @@
-"""`DFlash` with torch ops against z-lab's `dflash` package, on tiny random checkpoints on disk."""
+"""`DFlash` with torch ops against z-lab's `dflash` package, on tiny random checkpoints on disk.
+
+`dflash` and `transformers` take seconds to import: only what uses them does.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dflash.model as zlab
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 from blockdraft.ops.torch import Place, TorchContext
@@ -80,6 +83,9 @@ PROMPT = COMMITTED[0]
 
 
 def load_zlab(folder: Path) -> Any:
+    import dflash.model as zlab
+    import transformers
+
     config = transformers.Qwen3Config.from_pretrained(folder)
     assert config.architectures
     kind: Any = getattr(zlab, config.architectures[0])
@@ -102,8 +108,11 @@ def random_target(shape: TinyDrafter) -> SimpleNamespace:
 class ZLab:
     """z-lab's model, driven a block at a time as its own loop drives it."""
 
-    def __init__(self, folder: Path, target: SimpleNamespace) -> None:
-        self.model = load_zlab(folder)
+    def __init__(self, model: Any, target: SimpleNamespace) -> None:
+        import dflash.model as zlab
+
+        self.zlab = zlab
+        self.model = model
         self.target = target
         self.scale = float(zlab._draft_value(self.model.config, "input_embedding_scale", 1.0))
         self.cache = zlab._make_cache(self.model.config)
@@ -117,36 +126,56 @@ class ZLab:
         tokens = torch.tensor([[anchor] + [model.mask_token_id] * (model.block_size - 1)])
         hidden = model(
             target_hidden=features[None],
-            noise_embedding=zlab._raw_input_embeddings(self.target, tokens, self.scale),
+            noise_embedding=self.zlab._raw_input_embeddings(self.target, tokens, self.scale),
             position_ids=torch.arange(position - len(features), position + model.block_size)[None],
             past_key_values=self.cache if cached else None,
             use_cache=cached,
         )[:, 1:]
         if cached:
-            zlab._crop_to(self.cache, position)
+            self.zlab._crop_to(self.cache, position)
         logits = model.compute_logits(hidden, self.target.lm_head)
-        if isinstance(model, zlab.DFlash2DraftModel):
+        if isinstance(model, self.zlab.DFlash2DraftModel):
             path, _, _ = model.propose(hidden, tokens[:, 0], self.target.lm_head, 0.0)
         else:
             path = logits.argmax(-1)
         return logits[0], path[0].tolist()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Callable[[TinyDrafter], tuple[TorchDrafter, ZLab]]:
-    """Both drafters over one folder and one target."""
+@dataclass(frozen=True)
+class Pair:
+    """Both drafters over one folder and one target; neither keeps anything of a sequence."""
 
-    def make(shape: TinyDrafter) -> tuple[TorchDrafter, ZLab]:
-        folder = shape.write_folder(tmp_path / "drafter")
-        target = random_target(shape)
-        embedding = target.get_input_embeddings().weight
-        ours = TorchDrafter(folder, embedding, target.lm_head.weight.data)
-        return ours, ZLab(folder, target)
+    shape: TinyDrafter
+    folder: Path
+    target: SimpleNamespace
+    ours: TorchDrafter
+    model: Any
 
-    return make
+    def theirs(self) -> ZLab:
+        """z-lab's side with an empty cache."""
+        return ZLab(self.model, self.target)
 
 
-Pair = Callable[[TinyDrafter], tuple[TorchDrafter, ZLab]]
+def make_pair(shape: TinyDrafter, folder: Path) -> Pair:
+    shape.write_folder(folder)
+    target = random_target(shape)
+    embedding = target.get_input_embeddings().weight
+    ours = TorchDrafter(folder, embedding, target.lm_head.weight.data)
+    return Pair(shape, folder, target, ours, load_zlab(folder))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
+    """A function from a variant to its pair, which is made once."""
+
+    @cache
+    def pair(variant: str) -> Pair:
+        return make_pair(VARIANTS[variant], tmp_path_factory.mktemp("pair") / "drafter")
+
+    return pair
+
+
+Pairs = Callable[[str], Pair]
 
 
 def rounds(shape: TinyDrafter) -> list[tuple[Tensor, int, int]]:
@@ -163,11 +192,11 @@ def rounds(shape: TinyDrafter) -> list[tuple[Tensor, int, int]]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_blocks_with_a_cache(pair: Pair, variant: str) -> None:
-    shape = VARIANTS[variant]
-    ours, theirs = pair(shape)
+def test_blocks_with_a_cache(pairs: Pairs, variant: str) -> None:
+    pair = pairs(variant)
+    ours, theirs = pair.ours, pair.theirs()
     context = TorchContext()
-    for features, anchor, position in rounds(shape):
+    for features, anchor, position in rounds(pair.shape):
         ours.inject([context], [features])
         (drafted,) = ours.draft([Place(context, position)], [anchor])
         logits, path = theirs.draft(features, anchor, position)
@@ -178,9 +207,9 @@ def test_blocks_with_a_cache(pair: Pair, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_blocks_without_a_cache(pair: Pair, variant: str) -> None:
-    shape = VARIANTS[variant]
-    ours, theirs = pair(shape)
+def test_blocks_without_a_cache(pairs: Pairs, variant: str) -> None:
+    pair = pairs(variant)
+    shape, ours, theirs = pair.shape, pair.ours, pair.theirs()
     seen = torch.empty(0, shape.hidden * len(shape.target_layer_ids))
     for features, anchor, position in rounds(shape):
         seen = torch.cat((seen, features))
@@ -194,34 +223,35 @@ def test_blocks_without_a_cache(pair: Pair, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_folders_that_we_write(tmp_path: Path, variant: str) -> None:
-    shape = VARIANTS[variant]
-    folder, target = shape.write_folder(tmp_path / "drafter"), random_target(shape)
-    with DrafterFile.open(folder) as file:
-        write_drafter_folder(tmp_path / "written", file.config, DrafterValues(file), dtype="f32")
-    block = rounds(shape)[0]
-    logits, path = ZLab(folder, target).draft(*block)
-    written_logits, written_path = ZLab(tmp_path / "written", target).draft(*block)
+def test_folders_that_we_write(pairs: Pairs, tmp_path: Path, variant: str) -> None:
+    pair = pairs(variant)
+    with DrafterFile.open(pair.folder) as file:
+        write_drafter_folder(tmp_path, file.config, DrafterValues(file), dtype="f32")
+    block = rounds(pair.shape)[0]
+    logits, path = pair.theirs().draft(*block)
+    written_logits, written_path = ZLab(load_zlab(tmp_path), pair.target).draft(*block)
     assert torch.equal(written_logits, logits)
     assert written_path == path
 
 
 @torch.inference_mode()
-def test_default_feature_layers(pair: Pair) -> None:
+def test_default_feature_layers(tmp_path: Path) -> None:
     shape = TinyDrafter(
         kinds=("full",) * 3,
         num_target_layers=9,
         target_layer_ids=(1, 4, 6),
         inner={"target_layer_ids": None},
     )
-    ours, theirs = pair(shape)
-    assert list(ours.config.target_layer_ids) == theirs.model.target_layer_ids == [1, 4, 6]
+    pair = make_pair(shape, tmp_path)
+    assert list(pair.ours.config.target_layer_ids) == pair.model.target_layer_ids == [1, 4, 6]
 
 
 # --- generation
 
 
 def tiny_target(shape: TinyDrafter) -> Any:
+    import transformers
+
     torch.manual_seed(5)
     config = transformers.Qwen3Config(
         vocab_size=shape.vocab_size,
@@ -243,6 +273,7 @@ def generate(
     ours: TorchDrafter, target: Any, prompt: list[int], max_new_tokens: int
 ) -> tuple[list[int], list[int]]:
     """Greedy draft-and-verify without a target cache: all ids, and tokens of each round."""
+    import dflash.model as zlab
 
     def run(ids: list[int]) -> tuple[Tensor, Tensor]:
         output = target(torch.tensor([ids]), output_hidden_states=True)
@@ -279,8 +310,10 @@ def generate(
 @pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 @pytest.mark.parametrize(("is_dflash2", "seed"), [(False, 1), (True, 3)], ids=["dflash", "dflash2"])
 def test_greedy_generation(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dflash2: bool, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dflash2: bool, seed: int
 ) -> None:
+    import dflash.model as zlab
+
     # So few tokens that a random drafter is sometimes right.
     shape = TinyDrafter(
         kinds=("sliding", "full"),
@@ -291,7 +324,7 @@ def test_greedy_generation(
         top_k=3,
         target_layer_ids=(0, 2),
     )
-    _, theirs = pair(shape)
+    model = load_zlab(shape.write_folder(tmp_path / "drafter"))
     target = tiny_target(shape)
     ours = TorchDrafter(
         tmp_path / "drafter", target.get_input_embeddings().weight, target.lm_head.weight
@@ -299,7 +332,7 @@ def test_greedy_generation(
     prompt = [1, 4, 0, 2, 3, 3, 1]
     monkeypatch.setattr(zlab, "_cuda_time", lambda: 0.0)  # their statistics ask a GPU's clock
     expected = zlab.dflash_generate(
-        theirs.model, target, torch.tensor([prompt]), 60, None, return_stats=True
+        model, target, torch.tensor([prompt]), 60, None, return_stats=True
     )
     ids, lengths = generate(ours, target, prompt, 60)
     assert ids == expected.output_ids[0].tolist()

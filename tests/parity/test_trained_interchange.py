@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dflash.model as zlab
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.session import Session
@@ -32,11 +30,13 @@ from tests.tiny_run import SETTINGS
 
 GREEDY = SamplingParams(temperature=0, seed=0)
 PROMPTS = ("the rain", "in the on", "a", "he in a re")
-TOKENS = 48
+TOKENS = 32
 
 
 def transformers_target(path: Path) -> Any:
     """The float model of a qwen3 GGUF file."""
+    import transformers
+
     with GGUFFile.open(path) as file:
         config, source = read_model_config(file), FloatWeights(file)
         model: Any = transformers.Qwen3ForCausalLM(
@@ -100,10 +100,12 @@ def exported(
         shape = replace(shape, conv=False, selector_rank=None)
     settings = replace(
         SETTINGS,
-        budget=Budget(steps=60),
+        budget=Budget(steps=14),
         shape=shape,
+        optimization=replace(SETTINGS.optimization, kind="muon"),  # learns in fewest steps
         evaluation=Evaluation(share=0.0),
         draft_vocab_size=None,
+        log_every=100,  # never: a curve takes longer than the run
     )
     threads = torch.get_num_threads()
     fit(RunFiles(target, corpus, folder / "run"), settings, num_threads=1)
@@ -118,6 +120,8 @@ def exported(
 def test_an_exported_drafter_accepts_as_much_in_zlabs_loop(
     exported: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import dflash.model as zlab
+
     monkeypatch.setattr(zlab, "_cuda_time", lambda: 0.0)  # their statistics ask a GPU's clock
     drafting = DraftConfig(drafter=str(exported), policy="fixed")
     session = Session.load(target, num_threads=1, drafting=drafting)

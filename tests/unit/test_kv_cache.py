@@ -3,7 +3,7 @@ import pytest
 
 from blockdraft.errors import CapacityError
 from blockdraft.kv_cache import KVLayout, KVPool, MemoryBudget, SequenceCache, page_view
-from tests.fake_target import fake_config, read_slot, write_cache_slot
+from tests.fake_target import fake_config, read_slots, write_cache_slot
 
 FULL = KVLayout(2, 16, (0, 1))
 BOTH = KVLayout(2, 16, (0,), (1, 2), window=40, largest_block=8)
@@ -103,8 +103,8 @@ def test_commit_of_scattered_rows_moves_them_together() -> None:
     cache.commit([0, 2, 3, 7, 9])
     assert cache.length == 65
     for windowed, pages in ((False, cache.full_pages()), (True, cache.window_pages())):
-        kept = [read_slot(BOTH, pages, slot, windowed=windowed)[0] for slot in range(60, 65)]
-        assert kept == [20, 22, 23, 27, 29]
+        kept = read_slots(BOTH, pages, range(60, 65), windowed=windowed)[:, 0]
+        assert kept.tolist() == [20, 22, 23, 27, 29]
 
 
 def test_commit_of_a_prefix_keeps_it_and_forgets_the_rest() -> None:

@@ -28,6 +28,7 @@ from tests.tiny import write_tiny
 from tests.tiny_corpus import counting_sequence, write_counting_corpus
 from tests.tiny_run import TinyRun
 
+Exported = tuple[ExportFiles, dict[str, Any]]
 Output = pytest.CaptureFixture[str]
 
 BF16 = 30
@@ -59,11 +60,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     return TinyRun(folder, target)
 
 
-@pytest.fixture
-def files(trained: TinyRun, tmp_path: Path) -> ExportFiles:
-    return ExportFiles(
-        trained.run, trained.target, tmp_path / "out", trained.corpus, (str(trained.prompts),)
+def files_of(trained: TinyRun, output: Path) -> ExportFiles:
+    return ExportFiles(trained.run, trained.target, output, trained.corpus, (str(trained.prompts),))
+
+
+@pytest.fixture(scope="module")
+def exported(trained: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """An export with everything but an evaluation, to look at, and what it returned."""
+    files = files_of(trained, tmp_path_factory.mktemp("exported") / "out")
+    return files, export(files)
+
+
+@pytest.fixture(scope="module")
+def unlogged(trained: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run without records of its steps: it has no curve, whose drawing takes most time."""
+    run = tmp_path_factory.mktemp("unlogged") / "run"
+    shutil.copytree(trained.run, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text(
+        "".join(line for line in lines if json.loads(line)["kind"] != "train")
     )
+    return run
+
+
+@pytest.fixture
+def files(trained: TinyRun, unlogged: Path, tmp_path: Path) -> ExportFiles:
+    """What to export, without a curve, to a folder of the test's own."""
+    return replace(files_of(trained, tmp_path / "out"), source=unlogged)
 
 
 def export(files: ExportFiles, type_name: str = "q8_0", **options: Any) -> dict[str, Any]:
@@ -92,8 +115,8 @@ def write_report(path: Path, drafter_sha256: str) -> Path:
 # --- weights
 
 
-def test_exported_drafters_are_the_runs(files: ExportFiles, trained: TinyRun) -> None:
-    export(files)
+def test_exported_drafters_are_the_runs(exported: Exported, trained: TinyRun) -> None:
+    files, _ = exported
     with (
         DrafterFile.open(trained.run / "drafter") as before,
         DrafterFile.open(files.output) as folder,
@@ -114,9 +137,9 @@ def test_exported_drafters_are_the_runs(files: ExportFiles, trained: TinyRun) ->
             np.testing.assert_allclose(coded[name], ours[name], atol=limit)
 
 
-def test_the_folder_has_what_other_servers_require(files: ExportFiles, trained: TinyRun) -> None:
+def test_the_folder_has_what_other_servers_require(exported: Exported, trained: TinyRun) -> None:
     # What the configuration readers of vLLM and SGLang ask for, and z-lab's names of tensors.
-    export(files)
+    files, _ = exported
     config = json.loads((files.output / "config.json").read_text())
     inner = config["dflash_config"]
     with GGUFFile.open(trained.target) as file:
@@ -145,8 +168,8 @@ def test_the_folder_has_what_other_servers_require(files: ExportFiles, trained: 
         assert codebook.shape == (target.vocab_size, 8)
 
 
-def test_sessions_draft_with_both(files: ExportFiles) -> None:
-    export(files)
+def test_sessions_draft_with_both(exported: Exported) -> None:
+    files, _ = exported
     params = SamplingParams(temperature=0, seed=0)
     found = []
     for drafter in (files.output, files.output / "drafter-q8_0.gguf"):
@@ -175,8 +198,8 @@ def test_a_drafters_folder_is_enough(files: ExportFiles, trained: TinyRun) -> No
 # --- provenance
 
 
-def test_the_provenance_says_where_it_comes_from(files: ExportFiles, trained: TinyRun) -> None:
-    returned = export(files)
+def test_the_provenance_says_where_it_comes_from(exported: Exported, trained: TinyRun) -> None:
+    files, returned = exported
     facts = json.loads((files.output / "provenance.json").read_text())
     assert facts == json.loads(json.dumps(returned))
     assert facts["target"] == {
@@ -203,8 +226,8 @@ def test_the_provenance_says_where_it_comes_from(files: ExportFiles, trained: Ti
     assert {"config.json", "model.safetensors", "drafter-q8_0.gguf"} <= facts["files"].keys()
 
 
-def test_the_corpus_is_counted_by_source(files: ExportFiles) -> None:
-    corpus = export(files)["corpus"]
+def test_the_corpus_is_counted_by_source(exported: Exported) -> None:
+    corpus = exported[1]["corpus"]
     assert corpus["sequences"] == corpus["counts"]["kept"] == 24
     assert corpus["categories"] == {"step1": 12, "step2": 12}
     assert corpus["sources"] == [
@@ -239,10 +262,9 @@ def test_a_corpus_that_has_grown_is_told_of(files: ExportFiles, tmp_path: Path) 
     ],
 )
 def test_an_evaluation_names_its_weights(
-    files: ExportFiles, tmp_path: Path, weights: str | None, expected: str
+    exported: Exported, files: ExportFiles, tmp_path: Path, weights: str | None, expected: str
 ) -> None:
-    export(files)
-    sha256 = "0" * 64 if weights is None else sha256_of(files.output / weights)
+    sha256 = "0" * 64 if weights is None else sha256_of(exported[0].output / weights)
     report = write_report(tmp_path / "report.json", sha256)
     found = export(replace(files, evaluation=report))["evaluation"]
     assert found["evaluated"] == expected
@@ -254,10 +276,10 @@ def test_an_evaluation_names_its_weights(
 
 
 def test_the_evaluation_in_the_runs_folder_is_found(
-    files: ExportFiles, trained: TinyRun, tmp_path: Path
+    files: ExportFiles, unlogged: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    shutil.copytree(trained.run, run)
+    shutil.copytree(unlogged, run)
     write_report(run / "evaluation.json", "0" * 64)
     assert export(replace(files, source=run))["evaluation"]["overall"]["tau"] == 2.125
 
@@ -265,17 +287,16 @@ def test_the_evaluation_in_the_runs_folder_is_found(
 # --- picture and card
 
 
-def test_the_curve_is_a_png(files: ExportFiles) -> None:
-    export(files)
+def test_the_curve_is_a_png(exported: Exported) -> None:
+    files, _ = exported
     data = (files.output / "curve.png").read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert int.from_bytes(data[16:20], "big") == 1200
 
 
-def test_the_card_tells_how_to_use_it_and_how_good_it_is(
-    files: ExportFiles, trained: TinyRun, tmp_path: Path
-) -> None:
+def test_the_card_tells_how_to_use_it_and_how_good_it_is(trained: TinyRun, tmp_path: Path) -> None:
     report = write_report(tmp_path / "report.json", "0" * 64)
+    files = files_of(trained, tmp_path / "out")
     export(replace(files, evaluation=report))
     card = (files.output / "README.md").read_text()
     for line in (
@@ -336,7 +357,7 @@ def test_what_does_not_fit_is_refused(files: ExportFiles, trained: TinyRun, tmp_
     with pytest.raises(ConfigError, match="is not the folder of a run or of a drafter"):
         export(replace(files, source=prompts))
     with pytest.raises(ConfigError, match="is the drafter itself"):
-        export(replace(files, output=trained.run / "drafter"))
+        export(replace(files, source=trained.run, output=trained.run / "drafter"))
     with pytest.raises(ConfigError, match="is a file; it must be a folder"):
         export(replace(files, output=prompts))
     with pytest.raises(ConfigError, match=r"holds .*, which no export wrote"):

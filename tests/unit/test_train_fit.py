@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,18 +30,20 @@ from blockdraft.weights.packed import FloatWeights
 from tests.tiny import write_tiny
 from tests.tiny_corpus import write_counting_corpus
 
+Trained = Callable[[str], tuple[RunFiles, FitResult]]
+
 DFLASH2 = DrafterShape(
     num_layers=1, taps=(0, 2), block_size=5, window=16, selector_rank=8, selector_top_k=4
 )
 DFLASH = replace(DFLASH2, num_layers=2, conv=False, selector_rank=None, window=None)
 SETTINGS = TrainingSettings(
-    Budget(steps=30),
+    Budget(steps=16),
     shape=DFLASH2,
     sampler=BlockSampler(widths=(3, 5)),
-    optimization=Optimization(learning_rate=2e-2, sequences_per_step=8),
+    optimization=Optimization(learning_rate=2e-2, sequences_per_step=4),
     evaluation=Evaluation(share=0.2, sequences=3, stride=3),
     draft_vocab_size=64,
-    log_every=10,
+    log_every=8,
 )
 OPTIONS = {
     "dflash, decay": replace(SETTINGS, shape=DFLASH, objective=Objective("decay")),
@@ -49,6 +52,12 @@ OPTIONS = {
     "muon": replace(SETTINGS, optimization=replace(SETTINGS.optimization, kind="muon")),
     "tables": replace(SETTINGS, selector="tables"),
     "bfloat16": replace(SETTINGS, dtype="bfloat16"),
+    "muon, soft labels, tables": replace(
+        SETTINGS,
+        objective=Objective(soft=0.5),
+        optimization=replace(SETTINGS.optimization, kind="muon"),
+        selector="tables",
+    ),
 }
 
 
@@ -68,6 +77,19 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def files(target: Path, tmp_path: Path) -> RunFiles:
     corpus = write_counting_corpus(tmp_path / "corpus", target)
     return RunFiles(target, corpus, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def trained(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A function from one of `OPTIONS` to its run, which is made once."""
+    corpus = write_counting_corpus(tmp_path_factory.mktemp("trained") / "corpus", target)
+
+    @cache
+    def run(option: str) -> tuple[RunFiles, FitResult]:
+        files = RunFiles(target, corpus, tmp_path_factory.mktemp("run"))
+        return files, train(files, OPTIONS[option])
+
+    return run
 
 
 def train(files: RunFiles, settings: TrainingSettings = SETTINGS, **options: Any) -> FitResult:
@@ -98,46 +120,38 @@ def interrupting(after: int) -> Callable[[], Any]:
     return working
 
 
-@pytest.mark.parametrize("settings", OPTIONS.values(), ids=OPTIONS)
-def test_thirty_steps_learn_and_the_drafter_reloads(
-    files: RunFiles, settings: TrainingSettings
-) -> None:
-    found = train(files, settings)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_sixteen_steps_learn_and_the_drafter_reloads(trained: Trained, option: str) -> None:
+    files, found = trained(option)
     before, after = records(files, "evaluation")[:: len(records(files, "evaluation")) - 1]
     assert sum(after["loss_by_position"]) < 0.8 * sum(before["loss_by_position"])
     assert after["tau"] > before["tau"]
     assert found.evaluation.stats.mean_acceptance_length == after["tau"]
-    assert (found.steps, len(records(files, "train"))) == (30, 3)
+    assert (found.steps, len(records(files, "train"))) == (16, 2)
     with DrafterFile.open(files.output / "drafter") as drafter:
         assert drafter.config.target_layer_ids == (0, 2)
         assert not any(drafter.config.causal_layers)
         assert drafter.config.head_token_ids is not None
         assert len(drafter.config.head_token_ids) == 64
         source = FloatWeights(drafter)
-        trained = weights(files)
+        learned = weights(files)
         for name in ("fc.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight"):
-            bf16 = trained[name].to(torch.bfloat16).float().numpy()
+            bf16 = learned[name].to(torch.bfloat16).float().numpy()
             np.testing.assert_array_equal(source.matrix(name), bf16)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        SETTINGS,
-        replace(OPTIONS["muon"], objective=Objective(soft=0.5), selector="tables"),
-    ],
-    ids=["defaults", "options"],
-)
+@pytest.mark.parametrize("option", ["dflash2", "muon, soft labels, tables"])
 def test_an_interrupted_run_goes_on_bit_for_bit(
-    files: RunFiles, tmp_path: Path, settings: TrainingSettings
+    trained: Trained, tmp_path: Path, option: str
 ) -> None:
-    settings = replace(settings, budget=Budget(steps=12), log_every=4)
-    train(files, settings)
+    files, settings = trained(option)[0], OPTIONS[option]
     second = replace(files, output=tmp_path / "second")
-    with pytest.raises(KeyboardInterrupt):
-        train(second, settings, working=interrupting(after=5))
-    other = replace(OPTIONS["dflash, decay"], budget=settings.budget, log_every=4, seed=9)
+    with pytest.raises(KeyboardInterrupt):  # in the second of several epochs
+        train(second, settings, working=interrupting(after=7))
+    assert load_checkpoint(second.output / "checkpoint.pt").progress.epoch == 1
+    other = replace(OPTIONS["dflash, decay"], seed=9)
     train(second, other, resume=True)
+    assert load_checkpoint(second.output / "checkpoint.pt").progress.epoch > 2
     whole, halves = weights(files), weights(second)
     assert whole.keys() == halves.keys()
     for name, values in whole.items():
@@ -153,11 +167,16 @@ def test_soft_labels_bring_the_drafter_nearer_to_the_target(files: RunFiles) -> 
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-@pytest.mark.parametrize("selector", ["linear", "tables"])
+@pytest.mark.parametrize(
+    ("option", "selector"),
+    [("dflash2", "linear"), ("tables", "tables")],
+    ids=["linear", "tables"],
+)
 def test_a_run_begins_from_a_drafter(
-    files: RunFiles, tmp_path: Path, selector: Literal["linear", "tables"]
+    trained: Trained, tmp_path: Path, option: str, selector: Literal["linear", "tables"]
 ) -> None:
-    first = train(files, replace(SETTINGS, selector=selector))
+    files, first = trained(option)
+    assert OPTIONS[option].selector == selector
     second = replace(files, output=tmp_path / "second", drafter=files.output / "drafter")
     settings = replace(
         SETTINGS, budget=Budget(steps=1), shape=DrafterShape(num_layers=3), selector=selector
@@ -176,7 +195,7 @@ def test_a_grown_corpus_begins_an_epoch(files: RunFiles, target: Path, tmp_path:
     train(grown, replace(SETTINGS, budget=Budget(steps=4)), resume=True, notify=lines.append)
     assert any("corpus has changed" in line for line in lines)
     progress = load_checkpoint(files.output / "checkpoint.pt").progress
-    assert (progress.steps, progress.epoch, progress.position) == (4, 1, 16)
+    assert (progress.steps, progress.epoch, progress.position) == (4, 1, 8)
 
 
 def test_a_growing_corpus_is_followed(files: RunFiles, tmp_path: Path, target: Path) -> None:
@@ -192,7 +211,7 @@ def test_a_growing_corpus_is_followed(files: RunFiles, tmp_path: Path, target: P
     before, after = (int(word) for word in line.split() if word.isdigit())
     assert 15 < before < after
     assert load_checkpoint(files.output / "checkpoint.pt").progress.steps == sum(
-        -(-count // 8) for count in (before, after)
+        -(-count // 4) for count in (before, after)
     )
 
 

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,26 @@ def target(tiny_model: Callable[..., Path]) -> Path:
     return tiny_model("llama", "Q8_0", layers=7, vocab_size=1500)
 
 
+def command_of(target: Path, prompts: Path, folder: Path) -> list[str]:
+    """What trains in ``folder``, two steps on a dozen answers."""
+    flags = ["--steps", "2", "--max-tokens", "12", "--type", "q8_0", "-t", "1"]
+    return ["train", "-m", str(target), "-o", str(folder), "--prompts", str(prompts), *flags]
+
+
 @pytest.fixture
 def command(target: Path, prompts: Path, tmp_path: Path) -> list[str]:
-    """What trains in ``t``, two steps on a dozen answers."""
-    flags = ["--steps", "2", "--max-tokens", "12", "--type", "q8_0", "-t", "1"]
-    folder = str(tmp_path / "t")
-    return ["train", "-m", str(target), "-o", folder, "--prompts", str(prompts), *flags]
+    return command_of(target, prompts, tmp_path / "t")
+
+
+@pytest.fixture(scope="module")
+def whole(
+    target: Path, prompts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str, str]:
+    """A training from the first to the last step: its folder, what it printed, what it told."""
+    folder = tmp_path_factory.mktemp("whole") / "t"
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        assert main(command_of(target, prompts, folder)) == 0
+    return folder, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture
@@ -73,16 +88,17 @@ def interrupt(*args: object, **options: object) -> Any:
 # --- the command
 
 
-def test_one_command_makes_a_drafter(command: list[str], tmp_path: Path, capsys: Output) -> None:
-    assert main(command) == 0
-    shown, folder = capsys.readouterr(), tmp_path / "t"
-    told = [line for line in shown.err.splitlines() if line.startswith("blockdraft: ")]
+def test_one_command_makes_a_drafter(
+    whole: tuple[Path, str, str], target: Path, prompts: Path, capsys: Output
+) -> None:
+    folder, out, err = whole
+    told = [line for line in err.splitlines() if line.startswith("blockdraft: ")]
     assert told[0].startswith("blockdraft: DFlash 2 drafter of 3 layers: ")
     assert "fit: 2 steps, at least " in told[1]
     assert [line for line in told if ": step " in line] == [
         f"blockdraft: step {n} of 4, {name}" for n, name in enumerate(STEPS, 1)
     ]
-    assert f"{folder / 'drafter'}: try it with blockdraft run PROMPT -m " in shown.out
+    assert f"{folder / 'drafter'}: try it with blockdraft run PROMPT -m " in out
     facts = provenance(folder)
     assert facts["run"]["progress"]["steps"] == 2
     assert facts["corpus"]["is_as_the_run_read_it"] is True
@@ -93,7 +109,7 @@ def test_one_command_makes_a_drafter(command: list[str], tmp_path: Path, capsys:
     assert [one.id for one in load_prompts(str(folder / "eval_prompts.jsonl"))] == [HELD_OUT]
     names = {path.name for path in folder.iterdir()}
     assert names == {"corpus", "run", "drafter", "eval_prompts.jsonl", "training.json"}
-    assert main(command) == 2
+    assert main(command_of(target, prompts, folder)) == 2
     assert "has a training already; --resume goes on with it" in capsys.readouterr().err
 
 
@@ -117,9 +133,12 @@ def test_what_was_interrupted_goes_on(
 
 
 def test_an_interrupted_fit_ends_as_one_that_was_not(
-    command: list[str], resume: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, str, str],
+    command: list[str],
+    resume: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main([str(tmp_path / "whole") if word.endswith("/t") else word for word in command]) == 0
     count = 0
 
     @contextmanager
@@ -135,7 +154,7 @@ def test_an_interrupted_fit_ends_as_one_that_was_not(
         assert main(command) == 130
     assert steps_of(tmp_path / "t") == 1
     assert main(resume) == 0
-    first, second = (tmp_path / name / "drafter" for name in ("whole", "t"))
+    first, second = (folder / "drafter" for folder in (whole[0], tmp_path / "t"))
     for name in ("model.safetensors", "drafter-q8_0.gguf"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
@@ -189,11 +208,14 @@ def test_several_processes_are_refused(
     assert "use train fit" in capsys.readouterr().err
 
 
-def test_a_wrong_file_can_be_corrected(command: list[str], capsys: Output) -> None:
+def test_a_wrong_file_can_be_corrected(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
     at = command.index("--prompts") + 1
     assert main([*command[:at], "nowhere", *command[at + 1 :]]) == 2
     assert "the prompts nowhere does not exist" in capsys.readouterr().err
-    assert main(command) == 0
+    monkeypatch.setattr("blockdraft.train.pipeline.make_corpus", interrupt)
+    assert main(command) == 130  # it has begun
 
 
 # --- recipes
