@@ -213,6 +213,9 @@ void for_row_blocks(const MatmulArgs& args, int64_t tile, Fn tile_fn) {
     else if (left == 5) take.template operator()<5>();
 #endif
     else if (left >= 4) take.template operator()<4>();
+#if BD_ISA == 2
+    else if (left == 3) take.template operator()<3>();
+#endif
     else if (left >= 2) take.template operator()<2>();
     else
 #endif
@@ -234,6 +237,7 @@ void matmul_quantized(const MatmulArgs& args, int64_t first, int64_t last) {
     for (; args.side_by_side && args.rows <= kFewRows && tile + kSideBySide <= last; tile += kSideBySide) {
       int64_t row = 0;
       if (args.rows == 4) side_by_side.template operator()<4>(row), row += 4;
+      if (args.rows == 3) side_by_side.template operator()<3>(row), row += 3;
       if (args.rows - row >= 2) side_by_side.template operator()<2>(row), row += 2;
       if (args.rows > row) side_by_side.template operator()<1>(row);
     }
