@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from tests.serving import live
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Request, Route
 
-__all__ = ["NEEDS_CHROMIUM", "Pieces", "Visit", "browser", "page_session", "visiting"]
+__all__ = ["NEEDS_CHROMIUM", "Pieces", "Visit", "browser", "expect", "page_session", "visiting"]
 
 CHROMIUM = shutil.which("chromium")
 NEEDS_CHROMIUM = [
     pytest.mark.slow,
+    pytest.mark.skipif(find_spec("playwright") is None, reason="needs playwright"),
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian's package of that name)"),
 ]
 END = 1
@@ -135,6 +137,13 @@ class Visit:
         """Write a message and press Enter."""
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")
+
+
+def expect(*actual: Any) -> Any:
+    """What playwright says of a page or a part of it."""
+    from playwright.sync_api import expect
+
+    return expect(*actual)
 
 
 @contextmanager

@@ -61,27 +61,35 @@ def class_view(layout: KVLayout, address: int, *, windowed: bool) -> NDArray[np.
     return page_view(address, nbytes).view(np.float16).reshape(shape)
 
 
-def write_slot(
+def write_slots(
     layout: KVLayout,
     addresses: NDArray[np.uint64],
-    slot: int,
-    values: tuple[int, int],
+    start: int,
+    values: Sequence[tuple[int, int]],
     *,
     windowed: bool,
 ) -> None:
-    """Store a token and its position in every layer, head and part of one slot."""
-    page = class_view(layout, int(addresses[slot // PAGE_POSITIONS]), windowed=windowed)
-    column, size = slot % PAGE_POSITIONS, layout.head_dim
-    token_id, position = values
-    layers, heads = np.arange(page.shape[0])[:, None, None], np.arange(page.shape[1])[:, None]
-    page[:, :, 0, column::PAGE_POSITIONS] = token_id + layers + np.arange(size)
-    page[:, :, 1, column * size : (column + 1) * size] = position + heads
+    """Store (token, position) pairs in every layer, head and part of slots from ``start`` on."""
+    pairs = np.array(values)
+    while len(pairs):
+        number, first = divmod(start, PAGE_POSITIONS)
+        part, pairs = np.split(pairs, [PAGE_POSITIONS - first])
+        columns = slice(first, first + len(part))
+        page = class_view(layout, int(addresses[number]), windowed=windowed)
+        num_layers, num_heads = page.shape[:2]
+        keys = page[:, :, 0].reshape(num_layers, num_heads, layout.head_dim, PAGE_POSITIONS)
+        rows = page[:, :, 1].reshape(num_layers, num_heads, PAGE_POSITIONS, layout.head_dim)
+        layers = np.arange(num_layers)[:, None, None, None]
+        dims = np.arange(layout.head_dim)[:, None]
+        keys[..., columns] = part[:, 0] + layers + dims
+        rows[:, :, columns] = part[:, 1:] + np.arange(num_heads)[:, None, None]
+        start += len(part)
 
 
 def read_slots(
     layout: KVLayout, addresses: NDArray[np.uint64], slots: Sequence[int], *, windowed: bool
 ) -> NDArray[np.int64]:
-    """What `write_slot` stored, read from the last layer and head, "slots 2"."""
+    """What `write_slots` stored, read from the last layer and head, "slots 2"."""
     numbers, columns = np.divmod(np.array(slots), PAGE_POSITIONS)
     found = np.empty((len(columns), 2), np.int64)
     for number in set(numbers.tolist()):
@@ -94,11 +102,14 @@ def read_slots(
     return found - (len(layers) - 1, layout.num_kv_heads - 1)
 
 
-def write_cache_slot(cache: SequenceCache, layout: KVLayout, slot: int, token_id: int) -> None:
-    """Store a token at position ``slot`` of a cache, in both classes of layers."""
+def write_cache_slots(
+    cache: SequenceCache, layout: KVLayout, start: int, token_ids: Sequence[int]
+) -> None:
+    """Store tokens at positions from ``start`` on, in both classes of layers."""
+    values = list(zip(token_ids, range(start, start + len(token_ids)), strict=True))
     for windowed, addresses in ((False, cache.full_pages()), (True, cache.window_pages())):
         if layout.windowed_layers if windowed else layout.full_layers:
-            write_slot(layout, addresses, slot, (token_id, slot), windowed=windowed)
+            write_slots(layout, addresses, start, values, windowed=windowed)
 
 
 class FakeTarget:
@@ -118,19 +129,21 @@ class FakeTarget:
         """Write every row, then hash what each wanted row sees."""
         assert batch.num_rows <= self.max_rows
         self.pass_rows.append(batch.num_rows)
-        owners = np.repeat(np.arange(batch.num_sequences), np.diff(batch.row_starts))
-        for row, sequence in enumerate(owners):
-            self._write(batch, row, int(sequence))
-        logits = [self._logits(batch, int(row), int(owners[row])) for row in batch.logit_rows]
+        for sequence in range(batch.num_sequences):
+            self._write(batch, sequence)
+        owners = np.searchsorted(batch.row_starts, batch.logit_rows, side="right") - 1
+        rows = zip(batch.logit_rows.tolist(), owners.tolist(), strict=True)
+        logits = [self._logits(batch, row, owner) for row, owner in rows]
         return PassResult(np.array(logits, np.float32).reshape(len(logits), VOCAB_SIZE))
 
-    def _write(self, batch: Batch, row: int, sequence: int) -> None:
-        slot = int(batch.base_lengths[sequence]) + row - int(batch.row_starts[sequence])
-        values = (int(batch.token_ids[row]), int(batch.positions[row]))
+    def _write(self, batch: Batch, sequence: int) -> None:
+        rows = slice(*batch.row_starts[sequence : sequence + 2].tolist())
+        values = list(zip(batch.token_ids[rows], batch.positions[rows], strict=True))
+        base = int(batch.base_lengths[sequence])
         if self.layout.full_layers:
-            write_slot(self.layout, batch.full_pages[sequence], slot, values, windowed=False)
+            write_slots(self.layout, batch.full_pages[sequence], base, values, windowed=False)
         if self.layout.windowed_layers:
-            write_slot(self.layout, batch.window_pages[sequence], slot, values, windowed=True)
+            write_slots(self.layout, batch.window_pages[sequence], base, values, windowed=True)
 
     def _logits(self, batch: Batch, row: int, sequence: int) -> NDArray[np.float64]:
         base = int(batch.base_lengths[sequence])

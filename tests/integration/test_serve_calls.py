@@ -2,19 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pydantic
 import pytest
 
 from tests.calling import ADD, CALL, ToldSession, tool_session
 from tests.serving import live
 
+if TYPE_CHECKING:
+    import openai
+
 TinyModel = Callable[..., Path]
 MESSAGES: Any = [{"role": "user", "content": "1+1"}]
 TOOLS: Any = [ADD]
-World = tuple[ToldSession, openai.OpenAI]
+World = tuple[ToldSession, "openai.OpenAI"]
 
 
 class Flag(pydantic.BaseModel):
@@ -32,6 +34,8 @@ class Add(pydantic.BaseModel):
 @pytest.fixture(scope="module")
 def world(tiny_model: TinyModel) -> Iterator[World]:
     """A model that writes what it is told to, and a client of it."""
+    import openai
+
     told = ToldSession(tool_session(tiny_model))
     with (
         live(told) as url,
@@ -58,6 +62,8 @@ def test_a_call_and_its_answer(world: World) -> None:
 
 
 def test_the_clients_own_stream_helper(world: World) -> None:
+    import openai
+
     told, client = world
     told.tell(CALL.replace('"add"', '"Add"'))
     tools = [openai.pydantic_function_tool(Add)]
@@ -110,5 +116,7 @@ def test_a_stop_string_in_a_stream(world: World) -> None:
     ],
 )
 def test_what_is_not_supported_is_named(world: World, fields: dict[str, Any], message: str) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match=message):
         world[1].chat.completions.create(model="tiny", messages=MESSAGES, **fields)

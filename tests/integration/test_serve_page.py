@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browsing import NEEDS_CHROMIUM, Pieces, Visit, browser, page_session, visiting
+from tests.browsing import NEEDS_CHROMIUM, Pieces, Visit, browser, expect, page_session, visiting
 from tests.serving import wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-expect = sync_api.expect
 pytestmark = NEEDS_CHROMIUM
 
 ANSWER = ["A ", "list", ":\n\n", "- one", "\n- ", "**two**", "\n\nand ", "`code`", "."]

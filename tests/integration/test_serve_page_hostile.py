@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browsing import NEEDS_CHROMIUM, Pieces, browser, page_session, visiting
+from tests.browsing import NEEDS_CHROMIUM, Pieces, browser, expect, page_session, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-expect = sync_api.expect
 pytestmark = NEEDS_CHROMIUM
 
 

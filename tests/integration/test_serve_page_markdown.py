@@ -8,7 +8,6 @@ import pytest
 
 from tests.browsing import NEEDS_CHROMIUM, Pieces, browser, page_session, visiting
 
-pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytestmark = NEEDS_CHROMIUM
 
 IMPORTS = """

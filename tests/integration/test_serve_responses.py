@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pydantic
 import pytest
 
 from blockdraft.session import Session
 from tests.calling import ADD, CALL, ToldSession, tool_session
 from tests.serving import live
+
+if TYPE_CHECKING:
+    import openai
 
 TinyModel = Callable[..., Path]
 TOOL: Any = {"type": "function", "strict": True, **ADD["function"]}
@@ -36,14 +38,18 @@ def url(session: Session) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def client(url: str) -> Iterator[openai.OpenAI]:
+def client(url: str) -> Iterator["openai.OpenAI"]:
+    import openai
+
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def told(session: Session) -> Iterator[tuple[ToldSession, openai.OpenAI]]:
+def told(session: Session) -> Iterator[tuple[ToldSession, "openai.OpenAI"]]:
     """A model that writes what it is told to, and a client of it."""
+    import openai
+
     told = ToldSession(session)
     with (
         live(told) as url,
@@ -52,13 +58,13 @@ def told(session: Session) -> Iterator[tuple[ToldSession, openai.OpenAI]]:
         yield told, client
 
 
-def ask(client: openai.OpenAI, **fields: Any) -> Any:
+def ask(client: "openai.OpenAI", **fields: Any) -> Any:
     body: dict[str, Any] = {"model": "tiny", "input": "the rain", "max_output_tokens": 12} | fields
     body["extra_body"] = {"seed": 7, **LONG, **fields.get("extra_body", {})}
     return client.responses.create(**body)
 
 
-def test_a_response(client: openai.OpenAI) -> None:
+def test_a_response(client: "openai.OpenAI") -> None:
     found = ask(client, instructions="be brief", temperature=0.5, top_p=0.9, metadata={"a": "b"})
     assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (found.temperature, found.top_p, found.instructions) == (0.5, 0.9, "be brief")
@@ -68,7 +74,7 @@ def test_a_response(client: openai.OpenAI) -> None:
     assert (found.metadata, found.seed) == ({"a": "b"}, 7)
 
 
-def test_the_answer_is_that_of_a_chat(client: openai.OpenAI) -> None:
+def test_the_answer_is_that_of_a_chat(client: "openai.OpenAI") -> None:
     chat: Any = {"messages": [{"role": "user", "content": "the rain"}], "max_tokens": 12}
     found = client.chat.completions.create(model="tiny", seed=7, extra_body=LONG, **chat)
     assert ask(client).output_text == found.choices[0].message.content
@@ -76,7 +82,7 @@ def test_the_answer_is_that_of_a_chat(client: openai.OpenAI) -> None:
     assert ask(client, input=parts).output_text == found.choices[0].message.content
 
 
-def test_a_stream_has_the_named_events(client: openai.OpenAI) -> None:
+def test_a_stream_has_the_named_events(client: "openai.OpenAI") -> None:
     events = list(ask(client, stream=True))
     kinds = [event.type for event in events]
     text = [kind for kind in kinds if kind == "response.output_text.delta"]
@@ -92,7 +98,7 @@ def test_a_stream_has_the_named_events(client: openai.OpenAI) -> None:
     assert events[-1].response.usage == whole.usage
 
 
-def test_the_clients_own_stream_helper(told: tuple[ToldSession, openai.OpenAI]) -> None:
+def test_the_clients_own_stream_helper(told: tuple[ToldSession, "openai.OpenAI"]) -> None:
     session, client = told
     session.tell(f"Sure.\n{CALL}")
     with client.responses.stream(model="tiny", input="1+1", tools=[TOOL]) as stream:
@@ -107,7 +113,7 @@ def test_the_clients_own_stream_helper(told: tuple[ToldSession, openai.OpenAI]) 
     assert call.parsed_arguments == {"a": 1}
 
 
-def test_items_of_a_response_are_input_again(told: tuple[ToldSession, openai.OpenAI]) -> None:
+def test_items_of_a_response_are_input_again(told: tuple[ToldSession, "openai.OpenAI"]) -> None:
     session, client = told
     session.tell(f"Sure.\n{CALL}")
     items: list[Any] = [{"role": "user", "content": "1+1"}]
@@ -124,7 +130,7 @@ def test_items_of_a_response_are_input_again(told: tuple[ToldSession, openai.Ope
     assert second.usage.input_tokens > first.usage.input_tokens
 
 
-def test_structured_output(client: openai.OpenAI) -> None:
+def test_structured_output(client: "openai.OpenAI") -> None:
     pytest.importorskip("llguidance", reason="structured output needs llguidance")
     found = client.responses.parse(
         model="tiny", input="yes?", text_format=Flag, max_output_tokens=200, temperature=1
@@ -132,7 +138,7 @@ def test_structured_output(client: openai.OpenAI) -> None:
     assert isinstance(found.output_parsed, Flag)
 
 
-def test_a_forced_call(client: openai.OpenAI) -> None:
+def test_a_forced_call(client: "openai.OpenAI") -> None:
     pytest.importorskip("llguidance", reason="forced calls need llguidance")
     choice = {"type": "function", "name": "add"}
     fields = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
@@ -141,7 +147,7 @@ def test_a_forced_call(client: openai.OpenAI) -> None:
     assert found.output[0].name == "add"
 
 
-def test_logprobs(client: openai.OpenAI) -> None:
+def test_logprobs(client: "openai.OpenAI") -> None:
     include: Any = ["message.output_text.logprobs"]
     found = ask(client, include=include, top_logprobs=2)
     entries = found.output[0].content[0].logprobs
@@ -156,6 +162,8 @@ def test_logprobs(client: openai.OpenAI) -> None:
 
 
 def test_async_streams(url: str) -> None:
+    import openai
+
     async def run() -> str:
         async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
             stream = await client.responses.create(
@@ -179,7 +187,9 @@ def test_async_streams(url: str) -> None:
     ],
 )
 def test_what_is_not_supported_is_named(
-    client: openai.OpenAI, fields: dict[str, Any], message: str
+    client: "openai.OpenAI", fields: dict[str, Any], message: str
 ) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match=message):
         ask(client, **fields)

@@ -4,7 +4,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from blockdraft.errors import CapacityError
 from blockdraft.kv_cache import KVLayout, KVPool, SequenceCache
-from tests.fake_target import write_cache_slot, write_slot
+from tests.fake_target import write_cache_slots, write_slots
 
 LAYOUT = KVLayout(1, 16, (0,), (1,), window=50, largest_block=12)
 PAGE_BYTES = LAYOUT.full_page_bytes + LAYOUT.window_page_bytes
@@ -16,8 +16,7 @@ def write_straight(token_ids: list[int]) -> str:
     pool = KVPool(LAYOUT, 1 << 24)
     cache = SequenceCache(pool)
     cache.reserve(len(token_ids))
-    for slot, token_id in enumerate(token_ids):
-        write_cache_slot(cache, LAYOUT, slot, token_id)
+    write_cache_slots(cache, LAYOUT, 0, token_ids)
     cache.commit(range(len(token_ids)))
     return cache.state_hash()
 
@@ -52,16 +51,11 @@ class TwoCaches(RuleBasedStateMachine):
             )
         )
         places = {row: i for i, row in enumerate(rows)}
-        for i, token_id in enumerate(drafted):
-            self.write(cache, i, token_id, places.get(i, i))
+        values = [(token, cache.length + places.get(i, i)) for i, token in enumerate(drafted)]
+        write_slots(LAYOUT, cache.full_pages(), cache.length, values, windowed=False)
+        write_slots(LAYOUT, cache.window_pages(), cache.length, values, windowed=True)
         cache.commit(rows)
         tokens += [drafted[row] for row in rows]
-
-    def write(self, cache: SequenceCache, ordinal: int, token_id: int, place: int) -> None:
-        slot = cache.length + ordinal
-        values = (token_id, cache.length + place)
-        write_slot(LAYOUT, cache.full_pages(), slot, values, windowed=False)
-        write_slot(LAYOUT, cache.window_pages(), slot, values, windowed=True)
 
     @rule(which=st.integers(0, 1), back=st.integers(0, 12))
     def roll_back(self, which: int, back: int) -> None:

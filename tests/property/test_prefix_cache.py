@@ -32,7 +32,7 @@ from blockdraft.speculative import (
 )
 from blockdraft.speculative.costs import CostCurve, CostModel
 from blockdraft.weights.gguf import GGUFFile
-from tests.fake_target import write_cache_slot
+from tests.fake_target import write_cache_slots
 from tests.native_dflash import TOSSED, load_networks, load_tapped, network
 from tests.property.test_draft_cache_engine import Watched
 from tests.rounds import CACHE_BYTES, History, Memory, assert_identical, histories
@@ -303,8 +303,7 @@ def written(cache: SequenceCache, tokens: list[int]) -> None:
     while cache.length < len(tokens):
         num_rows = min(50, len(tokens) - cache.length)
         cache.reserve(num_rows)
-        for slot in range(cache.length, cache.length + num_rows):
-            write_cache_slot(cache, LAYOUT, slot, stored[slot])
+        write_cache_slots(cache, LAYOUT, cache.length, stored[cache.length :][:num_rows])
         cache.commit(range(num_rows))
 
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy import stats
 
 from blockdraft import _native
 from blockdraft.config import SamplingParams
@@ -32,6 +31,8 @@ CASES = {
 
 
 def chi_square(tokens: list[int], probabilities: NDArray[np.float64]) -> float:
+    from scipy import stats
+
     counts = np.bincount(tokens, minlength=len(probabilities))
     assert not counts[probabilities == 0].any()
     expected = probabilities * len(tokens)
@@ -56,6 +57,8 @@ def test_tokens_are_distributed_as_the_processed_logits(params: SamplingParams, 
 @pytest.mark.parametrize("key", ["seed", "choice", "token_id"])
 def test_tokens_are_distributed_over_seeds_and_choices(key: str) -> None:
     """Equal logits: the arg-max of noise is uniform, whatever part of the key varies."""
+    from scipy import stats
+
     noise = noise_over(key, 16 * 1_000).reshape(1_000, 16)
     counts = np.bincount(noise.argmax(axis=1), minlength=16)
     assert stats.chisquare(counts).pvalue > ALPHA
@@ -68,6 +71,8 @@ def noise_over(key: str, count: int, **fixed: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("key", ["seed", "choice", "position", "token_id"])
 def test_noise_is_gumbel_along_every_key(key: str) -> None:
+    from scipy import stats
+
     noise = noise_over(key, NUM_DRAWS)
     assert stats.kstest(noise, stats.gumbel_r.cdf).pvalue > ALPHA
     uniform = np.exp(-np.exp(-noise))
@@ -78,6 +83,8 @@ def test_noise_is_gumbel_along_every_key(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["seed", "choice", "position"])
 def test_noise_of_neighbouring_keys_is_independent(key: str) -> None:
+    from scipy import stats
+
     one = np.exp(-np.exp(-noise_over("token_id", NUM_DRAWS, **{key: 3})))
     two = np.exp(-np.exp(-noise_over("token_id", NUM_DRAWS, **{key: 4})))
     assert abs(np.corrcoef(one, two)[0, 1]) < 3.5 / np.sqrt(NUM_DRAWS)
@@ -87,6 +94,8 @@ def test_noise_of_neighbouring_keys_is_independent(key: str) -> None:
 
 def test_noise_within_a_block_is_independent() -> None:
     """The order statistics of 64 exponentials: spacings are exponential with rates 64, 63, ..."""
+    from scipy import stats
+
     exponentials = np.exp(-noise_over("token_id", 64 * 1_000)).reshape(1_000, 64)
     spacings = np.diff(np.sort(exponentials, axis=1), axis=1, prepend=0)
     for rank in (0, 1, 2, 31, 63):

@@ -23,7 +23,7 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 BLOCKS = (1, 3, 7, 15)
 LOOKED_UP = {"ngram": NgramDrafter, "suffix": SuffixDrafter}
 NAMES = [*DRAFTERS, *LOOKED_UP]
-NUM_TOKENS = 48
+NUM_TOKENS = 36
 
 
 class Plain:

@@ -6,6 +6,7 @@ is scattered over the pages until it is committed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from blockdraft import _native
-from blockdraft.kv_cache import SequenceCache
+from blockdraft.kv_cache import KVLayout, SequenceCache, page_view
 from blockdraft.models.target import TargetModel
 from tests.passes import CACHE_BYTES, Part, TracedModels, run_pass, token_stream
 
@@ -79,15 +81,44 @@ def models(tiny_model: TinyModel) -> TracedModels:
     return TracedModels(lambda case: tiny_model(**CASES[case]), {})
 
 
-def prefilled(model: TargetModel, length: int, *, seed: int = 0) -> SequenceCache:
-    """A sequence with ``length`` committed positions."""
-    cache = SequenceCache(model.new_cache_pool(CACHE_BYTES))
+def pages_of(model: TargetModel, cache: SequenceCache) -> list[NDArray[np.uint8]]:
+    """Views of the pages that a cache holds, in order."""
+    layout = KVLayout.from_config(model.config)
+    classes = (
+        (cache.full_pages(), layout.full_page_bytes),
+        (cache.window_pages(), layout.window_page_bytes),
+    )
+    return [
+        page_view(int(address), nbytes)
+        for addresses, nbytes in classes
+        for address in addresses
+        if address
+    ]
+
+
+@cache
+def prefilled_pages(model: TargetModel, length: int, seed: int) -> list[NDArray[np.uint8]]:
+    """What `prefilled` finds in its pages; computed once."""
+    held = SequenceCache(model.new_cache_pool(CACHE_BYTES))
     tokens = token_stream(seed, length, VOCAB_SIZE)
     for start in range(0, length, 64):
-        part = Part(cache, tokens[start : start + 64], wanted=())
+        part = Part(held, tokens[start : start + 64], wanted=())
         run_pass(model, [part])
-        cache.commit(range(len(part.token_ids)))
-    return cache
+        held.commit(range(len(part.token_ids)))
+    return [page.copy() for page in pages_of(model, held)]
+
+
+def prefilled(model: TargetModel, length: int, *, seed: int = 0) -> SequenceCache:
+    """A sequence with ``length`` committed positions."""
+    held = SequenceCache(model.new_cache_pool(CACHE_BYTES))
+    for start in range(0, length, 64):
+        num_rows = min(64, length - start)
+        held.reserve(num_rows)
+        held.commit(range(num_rows))
+    known = prefilled_pages(model, length, seed)
+    for page, values in zip(pages_of(model, held), known, strict=True):
+        page[:] = values
+    return held
 
 
 def run_chain(model: TargetModel, cache: SequenceCache, token_ids: Sequence[int]) -> list[bytes]:
@@ -104,12 +135,17 @@ def assert_rows_are_chains(
 ) -> None:
     """Compare each row with the chain of its path, which runs on ``chain``."""
     base = chain.length
+    on_chain: list[int] = []
     for leaf in tree.leaves():
         path = tree.path(leaf)
-        logits = run_chain(model, chain, [tree.token_ids[row] for row in path])
-        for row, expected in zip(path, logits, strict=True):
+        shared = sum(ours == theirs for ours, theirs in zip(path, on_chain, strict=False))
+        chain.rollback(base + shared)  # rows of a path are its beginning: what is shared stays
+        new = path[shared:]
+        logits = run_chain(model, chain, [tree.token_ids[row] for row in new])
+        for row, expected in zip(new, logits, strict=True):
             assert rows[row] == expected, f"row {row} of {tree} at {base}"
-        chain.rollback(base)
+        on_chain = path
+    chain.rollback(base)
 
 
 def assert_same_states(cache: SequenceCache, chain: SequenceCache, base: int) -> None:

@@ -28,7 +28,8 @@ LONG = {"metadata": {"llama.context_length": 8192}}
 
 @pytest.fixture(autouse=True)
 def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that cost no second to measure."""
+    """Limits and passes that cost no second to measure."""
+    monkeypatch.setattr(kernels, "_BURST_S", 0.001)
     for module in (kernels, decode):
         monkeypatch.setattr(module, "measure_limits", lambda _: Limits(10, 100))
 

@@ -3,7 +3,7 @@ import pytest
 
 from blockdraft.errors import CapacityError
 from blockdraft.kv_cache import KVLayout, KVPool, MemoryBudget, SequenceCache, page_view
-from tests.fake_target import fake_config, read_slots, write_cache_slot
+from tests.fake_target import fake_config, read_slots, write_cache_slots
 
 FULL = KVLayout(2, 16, (0, 1))
 BOTH = KVLayout(2, 16, (0,), (1, 2), window=40, largest_block=8)
@@ -25,8 +25,7 @@ def extend(
     for start in range(0, len(token_ids), chunk):
         part = token_ids[start : start + chunk]
         cache.reserve(len(part))
-        for i, token_id in enumerate(part):
-            write_cache_slot(cache, layout, cache.length + i, token_id)
+        write_cache_slots(cache, layout, cache.length, part)
         cache.commit(range(len(part)))
 
 
@@ -98,8 +97,7 @@ def test_commit_of_scattered_rows_moves_them_together() -> None:
     pool = pool_of(BOTH)
     cache = written_cache(pool, [5] * 60)
     cache.reserve(10)
-    for i in range(10):
-        write_cache_slot(cache, BOTH, 60 + i, 20 + i)
+    write_cache_slots(cache, BOTH, 60, range(20, 30))
     cache.commit([0, 2, 3, 7, 9])
     assert cache.length == 65
     for windowed, pages in ((False, cache.full_pages()), (True, cache.window_pages())):
@@ -111,8 +109,7 @@ def test_commit_of_a_prefix_keeps_it_and_forgets_the_rest() -> None:
     pool = pool_of(FULL)
     cache = written_cache(pool, [1, 2])
     cache.reserve(4)
-    for i in range(4):
-        write_cache_slot(cache, FULL, 2 + i, 9 + i)
+    write_cache_slots(cache, FULL, 2, range(9, 13))
     cache.commit([0, 1])
     assert cache.state_hash() == written_cache(pool, [1, 2, 9, 10]).state_hash()
 
@@ -196,7 +193,7 @@ def test_state_hash_does_not_depend_on_pages_or_chunks() -> None:
 def test_state_hash_sees_every_position(slot: int) -> None:
     cache = written_cache(pool_of(FULL), [1] * 100)
     before = cache.state_hash()
-    write_cache_slot(cache, FULL, slot, 2)
+    write_cache_slots(cache, FULL, slot, [2])
     assert cache.state_hash() != before
 
 
@@ -204,7 +201,7 @@ def test_state_hash_ignores_what_is_not_committed() -> None:
     cache = written_cache(pool_of(BOTH), [1] * 10)
     before = cache.state_hash()
     cache.reserve(3)
-    write_cache_slot(cache, BOTH, 10, 5)
+    write_cache_slots(cache, BOTH, 10, [5])
     assert cache.state_hash() == before
 
 

@@ -42,9 +42,11 @@ class QuickTarget(FakeTarget):
         super().__init__()
         self._tokens: dict[tuple[int, int], int] = {}
 
-    def _write(self, batch: Batch, row: int, sequence: int) -> None:
-        slot = int(batch.base_lengths[sequence]) + row - int(batch.row_starts[sequence])
-        self._tokens[self._key(batch, sequence, slot)] = int(batch.token_ids[row])
+    def _write(self, batch: Batch, sequence: int) -> None:
+        start, end = batch.row_starts[sequence : sequence + 2].tolist()
+        base = int(batch.base_lengths[sequence])
+        for slot, token_id in enumerate(batch.token_ids[start:end].tolist(), base):
+            self._tokens[self._key(batch, sequence, slot)] = token_id
 
     def _logits(self, batch: Batch, row: int, sequence: int) -> NDArray[np.float64]:
         length = int(batch.base_lengths[sequence]) + row - int(batch.row_starts[sequence]) + 1
