@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: tiny random models, the real ones, a cache of our own."""
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,17 @@ import pytest
 
 from blockdraft.hub import default_cache_dir, resolve
 from tests.tiny import write_tiny
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Keep all that is collected, half a million objects, out of every garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
