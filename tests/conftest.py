@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: tiny random models, the real ones, a cache of our own."""
 
 import gc
+import logging
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,14 @@ def real_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("BLOCKDRAFT_CACHE", raising=False)
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_logs_to_the_root() -> None:
+    """Let the loggers of torch propagate: pytest visits dozens that do not, six times a test."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.startswith(("torch", "strobelight")):
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,7 @@ def native_tokens(rows: Sequence[Row], isa: str | None = None) -> list[int]:
     )
 
 
+@cache
 def _native_params(params: SamplingParams) -> _native.SamplerParams:
     return _native.SamplerParams(
         temperature=params.temperature,
@@ -71,6 +73,7 @@ def _native_params(params: SamplingParams) -> _native.SamplerParams:
     )
 
 
+@cache
 def _bias(params: SamplingParams) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
     if not params.logit_bias:
         return None

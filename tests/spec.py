@@ -43,14 +43,14 @@ def fma(a: Any, b: Any, c: Any) -> Floats:
     """``a * b + c`` rounded once: exact product and sum in binary64, rounded to odd, then down."""
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)  # exact: 48 bits
     addend = np.asarray(c, np.float64)
-    total = product + addend
+    total = np.asarray(product + addend)
     head = total - addend
-    error = (product - head) + (addend - (total - head))
-    bits = total.view(np.int64)
-    even = (bits & 1) == 0
-    away = (error > 0) == (total > 0)
-    odd = np.where((error != 0) & even, bits + np.where(away, 1, -1), bits)
-    return odd.view(np.float64).astype(np.float32)
+    error = np.asarray((product - head) + (addend - (total - head)))
+    inexact = error != 0  # one in fifty
+    bits, away = total[inexact].view(np.int64), (error[inexact] > 0) == (total[inexact] > 0)
+    odd = np.where(bits & 1, bits, bits + np.where(away, 1, -1))
+    total[inexact] = odd.view(np.float64)
+    return total.astype(np.float32)
 
 
 def fold(lanes: Floats) -> Floats:

@@ -214,17 +214,20 @@ class Tiny:
         rng = np.random.default_rng(self.seed)
         keys = {"general.architecture": self.arch, **self.keys()}
         tensors: list[bytes] = []
-        data = b""
+        parts: list[bytes] = []
+        offset = 0
         for name, (rows, cols) in self.matrices().items():
             tensor_type = self.tensor_types.get(name, self.tensor_type)
-            tensors.append(tensor(name, (cols, rows), ggml_type_number(tensor_type), len(data)))
-            data += _aligned(random_blocks(rng, tensor_type, rows, cols))
+            tensors.append(tensor(name, (cols, rows), ggml_type_number(tensor_type), offset))
+            parts.append(_aligned(random_blocks(rng, tensor_type, rows, cols)))
+            offset += len(parts[-1])
         for name, size in self.vectors().items():
             vector = 0.1 * rng.standard_normal(size) + (not name.endswith("bias"))
-            tensors.append(tensor(name, (size,), ggml_type_number("F32"), len(data)))
-            data += _aligned(vector.astype("<f4"))
+            tensors.append(tensor(name, (size,), ggml_type_number("F32"), offset))
+            parts.append(_aligned(vector.astype("<f4")))
+            offset += len(parts[-1])
         entries = [value_entry(key, value) for key, value in keys.items() if value is not None]
-        return build(entries, tensors, data=data)
+        return build(entries, tensors, data=b"".join(parts))
 
     def write(self, path: Path) -> Path:
         """Write the file and return its path."""

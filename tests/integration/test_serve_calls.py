@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from tests.calling import ADD, CALL, ToldSession, tool_session
-from tests.serving import live
+from tests.serving import live, openai_client
 
 if TYPE_CHECKING:
     import openai
@@ -34,12 +34,10 @@ class Add(pydantic.BaseModel):
 @pytest.fixture(scope="module")
 def world(tiny_model: TinyModel) -> Iterator[World]:
     """A model that writes what it is told to, and a client of it."""
-    import openai
-
     told = ToldSession(tool_session(tiny_model))
     with (
         live(told) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        openai_client(f"{url}/v1") as client,
     ):
         yield told, client
 

@@ -17,6 +17,7 @@ from tests.serving import (
     connect,
     ids,
     live,
+    plain_http,
     post_bytes,
     script_session,
     wait_for,
@@ -81,7 +82,7 @@ def lazy_client(url: str) -> socket.socket:
 def test_a_client_that_does_not_read_holds_up_nobody() -> None:
     session = script_session("x" * 60)
     with live(session) as url, lazy_client(url):
-        found = httpx2.post(f"{url}{PATH}", json=PROMPT | {"max_tokens": 58}, timeout=20)
+        found = plain_http.post(f"{url}{PATH}", json=PROMPT | {"max_tokens": 58}, timeout=20)
         assert found.json()["usage"]["completion_tokens"] == 58
         wait_for(lambda: session.engine.used_cache_bytes == 0)
 
@@ -93,7 +94,7 @@ def test_what_a_slow_client_leaves_unread_is_bounded(monkeypatch: pytest.MonkeyP
     with live(session) as url, lazy_client(url):
         wait_for(lambda: session.engine.num_running)
         wait_for(lambda: not session.engine.has_work)
-        metrics = httpx2.get(f"{url}/metrics").text
+        metrics = plain_http.get(f"{url}/metrics").text
     ended = re.findall(r'answers_total{finish_reason="length"} (\S+)', metrics)
     assert sum(map(float, ended)) < FLOOD["n"]
 
@@ -136,7 +137,7 @@ def test_a_long_answer_outlives_the_clock_of_headers(monkeypatch: pytest.MonkeyP
     sampler.hold.clear()
     with live(script_session(sampler=sampler)) as url:
         threading.Timer(0.3, sampler.hold.set).start()
-        found = httpx2.post(f"{url}{PATH}", json=PROMPT, timeout=20)
+        found = plain_http.post(f"{url}{PATH}", json=PROMPT, timeout=20)
     assert found.json()["choices"][0]["text"] == "hello"
 
 
@@ -160,7 +161,7 @@ def test_malformed_http_is_refused() -> None:
 
 
 def test_malformed_json_costs_nobody_else_anything() -> None:
-    with live(script_session()) as url, httpx2.Client(base_url=url) as client:
+    with live(script_session()) as url, plain_http.client(base_url=url) as client:
         kind = {"content-type": "application/json"}
         for body in (b"{", b'{"prompt": "a",}', b"\xff", b"[" * 100_000):
             assert client.post(PATH, content=body, headers=kind).status_code == 400

@@ -4,10 +4,9 @@ import json
 import threading
 from typing import Any
 
-import httpx2
 import pytest
 
-from tests.serving import Failing, ScriptSampler, ids, live, script_session, wait_for
+from tests.serving import Failing, ScriptSampler, ids, live, plain_http, script_session, wait_for
 
 PROMPT = {"prompt": "a", "max_tokens": 60}
 
@@ -20,13 +19,15 @@ def test_a_full_queue_answers_with_retry_after() -> None:
         found: list[int] = []
 
         def post() -> None:
-            found.append(httpx2.post(f"{url}/v1/completions", json=PROMPT, timeout=20).status_code)
+            found.append(
+                plain_http.post(f"{url}/v1/completions", json=PROMPT, timeout=20).status_code
+            )
 
         threads = [threading.Thread(target=post) for _ in range(2)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: httpx2.get(f"{url}/health").json()["waiting"] == 2)
-        refused = httpx2.post(f"{url}/v1/completions", json=PROMPT)
+        wait_for(lambda: plain_http.get(f"{url}/health").json()["waiting"] == 2)
+        refused = plain_http.post(f"{url}/v1/completions", json=PROMPT)
         sampler.hold.set()
         for thread in threads:
             thread.join()
@@ -40,9 +41,9 @@ def test_a_fault_in_the_middle_of_a_stream_is_its_last_event(
 ) -> None:
     session = script_session(sampler=Failing(ids("hel"), num_prompt=2))
     with live(session) as url:
-        text = httpx2.post(f"{url}/v1/completions", json=PROMPT | {"stream": True}).text
-        whole = httpx2.post(f"{url}/v1/completions", json=PROMPT)
-        assert httpx2.get(f"{url}/health").json()["running"] == 0
+        text = plain_http.post(f"{url}/v1/completions", json=PROMPT | {"stream": True}).text
+        whole = plain_http.post(f"{url}/v1/completions", json=PROMPT)
+        assert plain_http.get(f"{url}/health").json()["running"] == 0
     last = text.strip().rpartition("\n\n")[2]
     assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
     assert "[DONE]" not in text
@@ -66,9 +67,9 @@ def test_a_fault_in_a_grammar_fails_its_request_alone(monkeypatch: pytest.Monkey
     with live(session) as url:
         sampler.hold.clear()
         path = f"{url}/v1/chat/completions"
-        with httpx2.stream("POST", path, json=body, timeout=20) as good:
+        with plain_http.stream("POST", path, json=body, timeout=20) as good:
             broken = body | {"response_format": {"type": "json_object"}}
             threading.Timer(0.2, sampler.hold.set).start()
-            assert '"server_error"' in httpx2.post(path, json=broken, timeout=20).text
+            assert '"server_error"' in plain_http.post(path, json=broken, timeout=20).text
             assert good.read().endswith(b"data: [DONE]\n\n")
         wait_for(lambda: session.engine.used_cache_bytes == 0)

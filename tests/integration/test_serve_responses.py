@@ -10,7 +10,7 @@ import pytest
 
 from blockdraft.session import Session
 from tests.calling import ADD, CALL, ToldSession, tool_session
-from tests.serving import live
+from tests.serving import async_openai_client, live, openai_client
 
 if TYPE_CHECKING:
     import openai
@@ -39,21 +39,17 @@ def url(session: Session) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator["openai.OpenAI"]:
-    import openai
-
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    with openai_client(url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def told(session: Session) -> Iterator[tuple[ToldSession, "openai.OpenAI"]]:
     """A model that writes what it is told to, and a client of it."""
-    import openai
-
     told = ToldSession(session)
     with (
         live(told) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        openai_client(f"{url}/v1") as client,
     ):
         yield told, client
 
@@ -162,10 +158,8 @@ def test_logprobs(client: "openai.OpenAI") -> None:
 
 
 def test_async_streams(url: str) -> None:
-    import openai
-
     async def run() -> str:
-        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+        async with async_openai_client(url) as client:
             stream = await client.responses.create(
                 model="tiny", input="a", max_output_tokens=9, stream=True, extra_body={"seed": 3}
             )

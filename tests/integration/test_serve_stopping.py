@@ -4,9 +4,7 @@ import json
 import threading
 from typing import Any
 
-import httpx2
-
-from tests.serving import ScriptSampler, ids, live_server, script_session, wait_for
+from tests.serving import ScriptSampler, ids, live_server, plain_http, script_session, wait_for
 
 PROMPT = {"prompt": "a", "max_tokens": 60, "stream": True}
 
@@ -28,11 +26,11 @@ def test_running_answers_end_and_new_ones_are_refused() -> None:
     session = script_session(sampler=sampler)
     with (
         live_server(session) as (url, server),
-        httpx2.stream("POST", f"{url}/v1/completions", json=PROMPT) as response,
+        plain_http.stream("POST", f"{url}/v1/completions", json=PROMPT) as response,
     ):
         server.should_exit = True
-        wait_for(lambda: httpx2.get(f"{url}/health").status_code == 503)
-        refused = httpx2.post(f"{url}/v1/completions", json=PROMPT)
+        wait_for(lambda: plain_http.get(f"{url}/health").status_code == 503)
+        refused = plain_http.post(f"{url}/v1/completions", json=PROMPT)
         sampler.hold.set()
         text = response.read().decode()
     assert refused.status_code == 503
@@ -57,12 +55,14 @@ def test_answers_beyond_the_time_to_stop_are_cut_with_an_error() -> None:
         whole: list[int] = []
 
         def post() -> None:
-            found = httpx2.post(f"{url}/v1/completions", json=body | {"stream": False}, timeout=20)
+            found = plain_http.post(
+                f"{url}/v1/completions", json=body | {"stream": False}, timeout=20
+            )
             whole.append(found.status_code)
 
         thread = threading.Thread(target=post)
         thread.start()
-        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as response:
+        with plain_http.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as response:
             wait_for(lambda: session.engine.num_running == 2)
             server.should_exit = True
             text = response.read().decode()

@@ -16,6 +16,10 @@ from blockdraft.config import Activation, ModelConfig, RopeConfig
 from blockdraft.models.decoder import build_decoder
 from blockdraft.ops.torch import TorchMatrix, TorchOps, TorchPass
 
+# The reference takes seconds to import.
+pytestmark = pytest.mark.slow
+
+
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 64, 96, 4, 2, 16, 131
 LENGTH = 40
 HF_NAMES = {

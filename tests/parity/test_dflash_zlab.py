@@ -21,6 +21,10 @@ from blockdraft.weights.drafter_writer import write_drafter_folder
 from tests.drafting import TorchDrafter
 from tests.tiny_drafter import TinyDrafter
 
+# The reference takes seconds to import.
+pytestmark = pytest.mark.slow
+
+
 VARIANTS = {
     "full": TinyDrafter(),
     "causal": TinyDrafter(is_causal=True),

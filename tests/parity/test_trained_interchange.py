@@ -28,6 +28,10 @@ from tests.parity.test_decoder_transformers import HF_NAMES
 from tests.parity.test_dflash_zlab import load_zlab
 from tests.tiny_run import SETTINGS
 
+# The reference takes seconds to import.
+pytestmark = pytest.mark.slow
+
+
 GREEDY = SamplingParams(temperature=0, seed=0)
 PROMPTS = ("the rain", "in the on", "a", "he in a re")
 TOKENS = 32

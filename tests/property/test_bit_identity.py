@@ -24,7 +24,7 @@ TinyModel = Callable[..., Path]
 ISAS = _native.isa_names()
 ALL_PATHS = [(isa, num_threads) for isa in ISAS for num_threads in (1, 2)]
 OTHER_PATHS = ALL_PATHS[1:]
-# Work is shared among threads alike on all paths, so two of the slowest are not for every day.
+# Threads share the work alike on every path: two of them on the slowest are for the slow tests.
 RARE = {("scalar", 2)} if len(ISAS) > 1 else set()
 MARKED_PATHS = [
     pytest.param(*path, marks=[pytest.mark.slow] if path in RARE else []) for path in ALL_PATHS
@@ -77,7 +77,7 @@ any_passes = settings(
 @pytest.fixture(scope="module")
 def traced(tiny_model: TinyModel) -> TracedModels:
     def path_of(case: str) -> Path:
-        return tiny_model(**CASES.get(case) or {"arch": "llama", "tensor_type": case})
+        return tiny_model(**CASES.get(case) or {"arch": "llama", "tensor_type": case, "layers": 1})
 
     return TracedModels(path_of, LENGTHS)
 
@@ -181,9 +181,9 @@ def test_rollback_leaves_no_trace(
 def test_split_attention(traced: TracedModels, case: str) -> None:
     """Few queries over many chunks: two threads take runs of chunks, one takes all of them."""
     best = ISAS[-1]
-    whole = traced.replay(case, best, 1, stream=LONG).run(1)
+    whole = traced.replay(case, best, 1, stream=LONG).run(200, 1)
     for isa, num_threads, counts in (
-        (best, 2, [1]),
+        (best, 2, [200, 1]),
         (best, 2, [250, 2]),
         (ISAS[0], 2, [64, 64, 64, 63, 1]),
         (best, 1, [256]),

@@ -39,7 +39,7 @@ NETWORKS = {
     ),
     "dflash2, any token": network(block_size=8, is_dflash2=True, is_causal=False, top_k=64),
 }
-NUM_TOKENS = 24
+NUM_TOKENS = 18
 
 
 class Pair:
@@ -100,7 +100,10 @@ def request_of(
     return Request(tuple(tokens.tolist()), params, NUM_TOKENS)
 
 
-@pytest.mark.parametrize("num_drafts", [1, 3, 7])
+@pytest.mark.parametrize(
+    "num_drafts",
+    [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(7, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_network_block_and_temperature(

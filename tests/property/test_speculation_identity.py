@@ -21,6 +21,9 @@ TinyModel = Callable[..., Path]
 MODELS = {"llama": "Q4_0", "gemma3": "Q8_0"}
 TEMPERATURES = (0.0, 0.7, 1.0)
 BLOCKS = (1, 3, 7, 15)
+MARKED_BLOCKS = [
+    pytest.param(size, marks=[pytest.mark.slow] if size in (3, 15) else []) for size in BLOCKS
+]
 LOOKED_UP = {"ngram": NgramDrafter, "suffix": SuffixDrafter}
 NAMES = [*DRAFTERS, *LOOKED_UP]
 NUM_TOKENS = 36
@@ -78,7 +81,7 @@ def request_of(temperature: float, *, seed: int = 0, num_prompt: int = 40) -> Re
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("num_drafts", BLOCKS)
+@pytest.mark.parametrize("num_drafts", MARKED_BLOCKS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("arch", MODELS)
 def test_every_drafter_block_and_temperature(

@@ -129,7 +129,7 @@ class TestPassTimer:
 
 class TestKernels:
     def test_report_covers_every_size_and_context(self, tiny_model: TinyModel) -> None:
-        subject = Subject(tiny_model(**LONG), "tiny", 1, "scalar")
+        subject = Subject(tiny_model(layers=1, **LONG), "tiny", 1, "scalar")
         report = bench_kernels(subject, rows=(2, 4), contexts=(0, 16), seconds=0)
         sizes = [(cost.context, cost.rows) for cost in report.passes]
         assert sizes == [(0, 1), (0, 2), (0, 4), (16, 1), (16, 2), (16, 4)]
@@ -230,6 +230,7 @@ class TestPeers:
 
 
 class TestStartup:
+    @pytest.mark.slow
     def test_report_of_a_model_without_promises(self, tiny_model: TinyModel) -> None:
         report = bench_startup(Subject(tiny_model("llama"), "tiny", 1), repeats=1)
         assert report.help_s > 0

