@@ -18,7 +18,7 @@ class ScriptedDrafter:
     """Drafts by a rule that may look at the coming tokens.
 
     Attributes:
-        observed: Committed tokens of each sequence, as the engine told them.
+        observed: Committed tokens of each sequence, as the engine told them; -1 where it did not.
         open_ids: Sequences that have begun and not ended.
     """
 
@@ -33,6 +33,7 @@ class ScriptedDrafter:
         *,
         vocab_size: int,
         seed: int = 0,
+        may_rest: bool = False,
     ) -> None:
         self.block_size = num_draft_tokens + 1
         self.observed: dict[int, list[int]] = {}
@@ -41,6 +42,7 @@ class ScriptedDrafter:
         self._answers = answers
         self._vocab_size = vocab_size
         self._random = Random(seed)
+        self._may_rest = may_rest  # behind a controller
 
     def start(self, sequence_id: int) -> None:
         self.open_ids.add(sequence_id)
@@ -51,14 +53,19 @@ class ScriptedDrafter:
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         for part in rows:
-            assert part.start == len(self.observed[part.sequence_id])
-            self.observed[part.sequence_id] += part.token_ids.tolist()
+            known = self.observed[part.sequence_id]
+            num_skipped = part.start - len(known)
+            assert num_skipped >= 0 if self._may_rest else num_skipped == 0
+            known += [-1] * num_skipped + part.token_ids.tolist()
 
     def end(self, sequence_id: int) -> None:
         self.open_ids.remove(sequence_id)
 
     def _propose(self, task: DraftTask) -> Proposal:
-        assert self.observed[task.sequence_id] == task.token_ids[:-1].tolist()
+        known, committed = self.observed[task.sequence_id], task.token_ids[:-1].tolist()
+        if self._may_rest:
+            committed = [-1 if i < 0 else token for i, token in zip(known, committed, strict=False)]
+        assert known == committed
         coming = self._answers[task.sequence_id][len(task.token_ids) :]
         return self._draw(self._random, coming, task.max_drafts, self._vocab_size)
 

@@ -13,7 +13,7 @@ from blockdraft.config import SamplingParams
 from blockdraft.engine import Request
 from blockdraft.kv_cache import KVLayout
 from blockdraft.models.target import TargetModel, load_target
-from blockdraft.speculative import CommittedRows, DraftTask, NgramDrafter, Proposal
+from blockdraft.speculative import NO_DRAFTS, CommittedRows, DraftTask, NgramDrafter, Proposal
 from blockdraft.speculative.controller import Controller
 from blockdraft.speculative.costs import CostCurve, CostModel
 from tests.drafters import DRAFTERS, ScriptedDrafter
@@ -119,11 +119,13 @@ class World:
         self.controller.start(0)
         sizes, position = [], 4
         for _ in range(num_rounds):
-            (proposal,) = self.controller.propose([task()])
+            rests = self.controller.rests()
+            proposal = NO_DRAFTS if rests else self.controller.propose([task()])[0]
             self.clock.now += self._true.seconds(1 + len(proposal))
             sizes.append(len(proposal))
             rows = committed(proposal.token_ids[:num_accepted], start=position)
-            self.controller.observe([rows])
+            if not rests or self.controller.cache_layout is not None:
+                self.controller.observe([rows])
             position += len(rows.token_ids)
         self.controller.end(0)
         return sizes
@@ -213,6 +215,28 @@ def test_looking_for_drafts_in_vain_takes_little_time() -> None:
     assert sum(size == 3 for size in sizes[20:]) >= 38
 
 
+def test_rounds_without_a_look_are_left_alone_but_for_their_time() -> None:
+    free = Fixed("free", (), 0.9, costs_kv=False, seconds=0.3)
+    world = World([free], {1: 1.0, 4: 1.5})
+    world.run(100, num_accepted=0)
+    before, looks = len(free.seen), free.num_proposals
+    world.run(400, num_accepted=0)
+    looked = free.num_proposals - looks
+    timed = len(free.seen) - before - looked
+    assert 0 < looked < 20
+    assert 400 / 8 - looked <= timed <= 400 / 8 + looked
+
+
+def test_what_drafts_brought_decides_how_often_they_are_looked_for() -> None:
+    free = Fixed("free", (1, 2, 3), 0.9, costs_kv=False, seconds=0.05)
+    world = World([free], {1: 1.0, 4: 1.5})
+    world.run(100, num_accepted=3)
+    assert free.num_proposals > 90
+    before = free.num_proposals
+    world.run(200, num_accepted=0)  # as sure as ever
+    assert free.num_proposals - before < 60
+
+
 def test_a_new_sequence_is_looked_at_at_once() -> None:
     free = Fixed("free", (1, 2, 3), 0.9, costs_kv=False, seconds=0.3)
     world = World([free], {1: 1.0, 4: 1.5})
@@ -275,7 +299,9 @@ def test_any_costs_are_invisible(target: TargetModel, seed: int, temperature: fl
     answers = [history.token_ids for history in plain]
     vocab_size = target.config.vocab_size
     scripted = [
-        ScriptedDrafter(DRAFTERS[name], 5, answers, vocab_size=vocab_size, seed=seed)
+        ScriptedDrafter(
+            DRAFTERS[name], 5, answers, vocab_size=vocab_size, seed=seed, may_rest=True
+        )
         for name in ("mixture", "adversary", "oracle")
     ]
     seconds = np.cumsum(rng.exponential(size=5)) + 0.1

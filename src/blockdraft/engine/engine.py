@@ -26,7 +26,7 @@ from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import PAGE_POSITIONS, KVPool, SequenceCache
 from blockdraft.models.batching import BatchBuilder
 from blockdraft.ops.batch import PassResult
-from blockdraft.speculative.drafter import CommittedRows, Drafter
+from blockdraft.speculative.drafter import CommittedRows, Drafter, Resting
 from blockdraft.speculative.stats import RoundCounter
 from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
 from blockdraft.speculative.verify import Pick, verify
@@ -86,6 +86,8 @@ class Engine:
         self._builder = BatchBuilder(target.max_rows)
         self._sampler = NativeSampler() if sampler is None else sampler
         self._drafter = drafter
+        self._resting = drafter if isinstance(drafter, Resting) else None
+        self._is_resting = False  # in the round that runs
         self._draft_s = 0.0  # of the round that runs
         self._verify_s = 0.0
         self._clock = clock
@@ -246,9 +248,13 @@ class Engine:
         proposals = [NO_DRAFTS] * len(advances)
         drafting = [i for i, advance in enumerate(advances) if advance.max_drafts]
         self._draft_s = 0.0
+        self._is_resting = False
         if self._drafter is None or not drafting:
             return proposals
         start_s = self._clock()
+        if self._resting is not None and self._resting.rests():
+            self._is_resting = True
+            return proposals
         tasks = [advances[i].sequence.draft_task(advances[i].max_drafts) for i in drafting]
         for i, proposal in zip(drafting, self._drafter.propose(tasks), strict=True):
             assert len(proposal) <= advances[i].max_drafts
@@ -326,13 +332,19 @@ class Engine:
                 filled.append(sequence)
             if gain is not None:
                 gains.append((sequence, gain))
-            if sequence.rounds is not None and (gain is None or gain.reason is None):
+            if sequence.rounds is not None and self._is_wanted(gain):
                 seen.append(sequence.committed_rows(start, features_of(result, first, kept)))
             first += advance.num_rows + len(proposal)
         self._observe(seen)
         self._keep(filled)
         now_s = self._clock()
         return [event for pair in gains for event in self._events(*pair, now_s)]
+
+    def _is_wanted(self, gain: Gain | None) -> bool:
+        """Whether the drafter is told of a pass."""
+        if gain is None:
+            return True
+        return gain.reason is None and not (self._is_resting and self._draft_pool is None)
 
     def _keep(self, filled: Sequence[SequenceState]) -> None:
         """Keep the pages of sequences that have just filled one, for later requests."""

@@ -35,8 +35,8 @@ __all__ = ["Controller"]
 _PLAIN_EVERY = 32
 """Rounds with drafts before a plain one, which tells what plain decoding costs now."""
 
-_COSTS_EVERY = 4
-"""Rounds in which no drafts are looked for before one whose time is taken."""
+_COSTS_EVERY = 8
+"""Rounds without drafts before one whose time is taken."""
 
 _DRAFT_EVERY, _FEW_DRAFTS = 64, 3
 """Rounds in which no draft at hand was worth its row before a few are verified all the same: what
@@ -114,6 +114,7 @@ class Controller:
         self._since_search = 0
         self._gain = _FIRST_GAIN
         self._search_s = 0.0  # for each sequence, outside the passes of networks
+        self._sunk_s = 0.0
         most = self._network.block_size if self._network is not None else 1
         self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
         self._habits: dict[int, Habit] = {}
@@ -123,6 +124,7 @@ class Controller:
         self._context = 0.0
         self._proposed_s = 0.0
         self._since_plain = 0
+        self._since_cost = 0
         self._since_drafts = 0
 
     @property
@@ -152,15 +154,25 @@ class Controller:
         self._depths.clear()
         self._context = sum(len(task.token_ids) for task in tasks) / max(len(tasks), 1)
         self._since_search += 1
+        self._since_cost += 1
         if self._rest or self._since_plain >= _PLAIN_EVERY:
             self._rest = max(self._rest - 1, 0)
             return self._proposed([_NOTHING] * len(tasks), tasks)
         choices, sunk_s = self._choices(tasks)
         proposals = self._proposed(self._worth_verifying(choices, sunk_s), tasks)
         self._learn_search_cost(self._proposed_s - start_s - sunk_s, len(tasks))
-        self._rest = self._rest_rounds(len(tasks))
+        self._sunk_s = sunk_s
         self._since_search = 0
         return proposals
+
+    def rests(self) -> bool:
+        """Whether the next round is left alone; see `Resting`."""
+        if not self._rest or self._since_plain or self._since_cost >= _COSTS_EVERY:
+            return False
+        self._rest -= 1
+        self._since_search += 1
+        self._since_cost += 1
+        return True
 
     def _choices(self, tasks: Sequence[DraftTask]) -> tuple[list[_Choice], float]:
         """What there is to verify, and the seconds that a network took for it."""
@@ -177,7 +189,6 @@ class Controller:
         """The choices with the drafts that pay."""
         chances = [choice.chances for choice in choices]
         if not any(chances) and not sunk_s:
-            self._gain -= _GAIN_RATE * self._gain
             return list(choices)
         least = _FEW_DRAFTS if self._since_drafts >= _DRAFT_EVERY else 0
         nodes = choose_nodes(
@@ -187,10 +198,6 @@ class Controller:
         self._write_trace("nodes", known, nodes)
         if any(chances):
             self._since_drafts = 0 if any(nodes) else self._since_drafts + self._since_search
-        gain = gain_of(chances, nodes, self._costs, sunk_s=sunk_s, context=self._context)
-        if not self._switch.is_on:  # a trial, or a network that costs nothing now
-            gain = max(gain, 0.0)
-        self._gain += _GAIN_RATE * (gain - self._gain)
         return [
             choice
             if len(kept) == len(choice.proposal)
@@ -200,8 +207,11 @@ class Controller:
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Learn from the round, and let the drafters see it."""
-        if not self._since_search or self._rest % _COSTS_EVERY == 0:
+        if self._since_plain or self._since_cost >= _COSTS_EVERY:
             self._learn_cost(rows)
+        if not self._since_search and self._pending:
+            self._learn_gain(rows)
+            self._rest = self._rest_rounds(len(self._pending))
         for part in rows:
             choice = self._pending.get(part.sequence_id, _NOTHING)
             if choice is not _NOTHING:
@@ -211,6 +221,25 @@ class Controller:
             drafter.observe(rows)
         if self._backlog is not None:
             self._backlog.add(rows)
+
+    def _learn_gain(self, rows: Sequence[CommittedRows]) -> None:
+        """What the round brought, against a plain one: drafts that were accepted, not chances."""
+        if self._pending.keys() != {part.sequence_id for part in rows}:
+            return  # what an answer that ended was given is not known here
+        if not self._since_plain and not self._sunk_s:
+            self._gain -= _GAIN_RATE * self._gain
+            return
+        gain = gain_of(
+            sum(len(part.token_ids) for part in rows),
+            sum(1 + len(choice.proposal) for choice in self._pending.values()),
+            self._costs,
+            num_sequences=len(self._pending),
+            sunk_s=self._sunk_s,
+            context=self._context,
+        )
+        if self._sunk_s and not self._switch.is_on:  # a trial
+            gain = max(gain, 0.0)
+        self._gain += _GAIN_RATE * (gain - self._gain)
 
     def _rest_rounds(self, num_sequences: int) -> int:
         plain_s = self._costs.verify_seconds(num_sequences, num_sequences, self._context)
@@ -328,6 +357,7 @@ class Controller:
 
     def _learn_cost(self, rows: Sequence[CommittedRows]) -> None:
         """The time since the proposals is the pass's, where nothing else was in it."""
+        self._since_cost = 0
         if self._pending and self._pending.keys() == {part.sequence_id for part in rows}:
             num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
             self._costs.add_verify(

@@ -15,7 +15,7 @@ from blockdraft.config import SamplingParams
 from blockdraft.kv_cache import KVLayout, SequenceCache
 from blockdraft.speculative.types import Proposal
 
-__all__ = ["CommittedRows", "DraftTask", "Drafter", "Stepwise"]
+__all__ = ["CommittedRows", "DraftTask", "Drafter", "Resting", "Stepwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ class Drafter(Protocol):
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Take note of what became permanent; rejected rows are never seen here.
 
+        A drafter without a K/V cache may not be told of every round: tasks bring all tokens.
         A sequence that had to give its memory back is told from its first row on once more.
         """
         ...
@@ -119,4 +120,16 @@ class Stepwise(Protocol):
     @property
     def num_steps(self) -> int:
         """Passes of the last ``propose``."""
+        ...
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """A drafter that does without some rounds."""
+
+    def rests(self) -> bool:
+        """Whether the next round goes on without ``propose``, and without ``observe`` too.
+
+        Where it has a K/V cache, or a prompt is being read, ``observe`` is called all the same.
+        """
         ...

@@ -31,8 +31,10 @@ looks better than it is."""
 _FIRST_PATIENCE, _MOST_PATIENCE = 16, 256
 
 _TRIAL_SHARE = 0.01
-"""Share of the time that trials may take: of a network that is off, and of looking for drafts where
-that did not pay lately."""
+"""Share of the time that trials of a network that is off may take."""
+
+_LOOK_SHARE = 0.005
+"""Share of the time that looking for drafts may take where that did not pay lately."""
 
 _MOST_ROUNDS_OFF = 32
 """Rounds in a row in which no drafts are looked for at most."""
@@ -100,7 +102,7 @@ def rest_rounds(gain: float, price: float) -> int:
         gain: Share of the speed of plain decoding that drafts added lately.
         price: Share of the time of a plain round that looking for them takes.
     """
-    return 0 if gain >= price else min(ceil(price / _TRIAL_SHARE), _MOST_ROUNDS_OFF)
+    return 0 if gain >= price else min(ceil(price / _LOOK_SHARE), _MOST_ROUNDS_OFF)
 
 
 def next_switch(
@@ -190,6 +192,8 @@ def choose_nodes(
         context: Committed tokens of a sequence, the mean over them.
         least: Drafts to verify, as far as there are any, whether or not that pays.
     """
+    if not least and sum(map(sum, chances)) < (_WORTH - 1) * len(chances):
+        return [[] for _ in chances]  # not even if they cost nothing
     rates = _rates(chances, costs, sunk_s=sunk_s, context=context)
     rate, size = max(rates[min(least, len(rates) - 1) :], key=lambda each: (each[0], -each[1]))
     if size > least and rate < _WORTH * rates[0][0]:
@@ -201,22 +205,27 @@ def choose_nodes(
 
 
 def gain_of(
-    chances: Sequence[Sequence[float]],
-    nodes: Sequence[Sequence[int]],
+    num_tokens: int,
+    num_rows: int,
     costs: CostModel,
     *,
+    num_sequences: int = 1,
     sunk_s: float = 0.0,
     context: float = 0.0,
 ) -> float:
-    """Share of the speed of a plain round that verifying ``nodes`` adds; as of `choose_nodes`."""
-    num_sequences = len(chances)
-    tokens = num_sequences + sum(
-        each[node] for each, kept in zip(chances, nodes, strict=True) for node in kept
-    )
-    num_rows = num_sequences + sum(map(len, nodes))
+    """Share of the speed of plain rounds that a round added.
+
+    Args:
+        num_tokens: That it gave.
+        num_rows: That it verified.
+        costs: Of the target.
+        num_sequences: In the round.
+        sunk_s: Seconds that drafts cost.
+        context: Committed tokens of a sequence, the mean over them.
+    """
     seconds = sunk_s + costs.verify_seconds(num_rows, num_sequences, context)
     plain_s = costs.verify_seconds(num_sequences, num_sequences, context)
-    return tokens * plain_s / (num_sequences * seconds) - 1
+    return num_tokens * plain_s / (num_sequences * seconds) - 1
 
 
 def _rates(
