@@ -299,9 +299,7 @@ def test_any_costs_are_invisible(target: TargetModel, seed: int, temperature: fl
     answers = [history.token_ids for history in plain]
     vocab_size = target.config.vocab_size
     scripted = [
-        ScriptedDrafter(
-            DRAFTERS[name], 5, answers, vocab_size=vocab_size, seed=seed, may_rest=True
-        )
+        ScriptedDrafter(DRAFTERS[name], 5, answers, vocab_size=vocab_size, seed=seed, may_rest=True)
         for name in ("mixture", "adversary", "oracle")
     ]
     seconds = np.cumsum(rng.exponential(size=5)) + 0.1
