@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import TextIO
 
 from blockdraft.kv_cache import KVLayout
@@ -45,7 +46,7 @@ rows cost may have been measured while the machine was busy."""
 _FIRST_GAIN = 0.5
 """What drafts are expected to add to the speed at first."""
 
-_GAIN_RATE, _SEARCH_RATE = 1 / 8, 1 / 16
+_GAIN_RATE, _SEARCH_RATE = 1 / 32, 1 / 16
 """How fast the means of what drafts add, and of what looking for them takes, follow."""
 
 _MEMORY = 0.85
@@ -71,6 +72,7 @@ class _Choice:
 
 
 _NOTHING = _Choice("", NO_DRAFTS, Calibration())
+_value = attrgetter("value")
 
 
 class Controller:
@@ -270,21 +272,13 @@ class Controller:
 
     def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
         """For each task the best of what costs nothing."""
-        offers = [(drafter.type_name, drafter.propose(tasks)) for drafter in self._free]
-        return [
-            max(
-                [
-                    _NOTHING,
-                    *(
-                        self._choice(name, task, each[place])
-                        for name, each in offers
-                        if each[place]
-                    ),
-                ],
-                key=lambda choice: choice.value,
-            )
-            for place, task in enumerate(tasks)
-        ]
+        best = [_NOTHING] * len(tasks)
+        for drafter in self._free:
+            for place, proposal in enumerate(drafter.propose(tasks)):
+                if proposal.token_ids:
+                    choice = self._choice(drafter.type_name, tasks[place], proposal)
+                    best[place] = max(best[place], choice, key=_value)
+        return best
 
     def _wants_network(self, tasks: Sequence[DraftTask], choices: Sequence[_Choice]) -> bool:
         prospects = [
@@ -324,7 +318,7 @@ class Controller:
             [replace(task, max_depth=depth, least_chance=least) for task in tasks]
         )
         return [
-            max(self._choice(network.type_name, task, proposal), choice, key=lambda one: one.value)
+            max(self._choice(network.type_name, task, proposal), choice, key=_value)
             for task, proposal, choice in zip(tasks, proposals, choices, strict=True)
         ]
 
