@@ -86,7 +86,9 @@ class Engine:
         self._builder = BatchBuilder(target.max_rows)
         self._sampler = NativeSampler() if sampler is None else sampler
         self._drafter = drafter
-        self._resting = drafter if isinstance(drafter, Resting) else None
+        self._resting: Resting | None = None
+        if drafter is not None and isinstance(drafter, Resting):
+            self._resting = drafter
         self._is_resting = False  # in the round that runs
         self._draft_s = 0.0  # of the round that runs
         self._verify_s = 0.0
