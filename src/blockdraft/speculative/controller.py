@@ -209,11 +209,8 @@ class Controller:
 
     def observe(self, rows: Sequence[CommittedRows]) -> None:
         """Learn from the round, and let the drafters see it."""
-        if self._since_plain or self._since_cost >= _COSTS_EVERY:
-            self._learn_cost(rows)
-        if not self._since_search and self._pending:
-            self._learn_gain(rows)
-            self._rest = self._rest_rounds(len(self._pending))
+        if self._pending:
+            self._learn_round(rows)
         for part in rows:
             choice = self._pending.get(part.sequence_id, _NOTHING)
             if choice is not _NOTHING:
@@ -224,16 +221,25 @@ class Controller:
         if self._backlog is not None:
             self._backlog.add(rows)
 
-    def _learn_gain(self, rows: Sequence[CommittedRows]) -> None:
+    def _learn_round(self, rows: Sequence[CommittedRows]) -> None:
+        """What the round cost and brought, and how long to rest after it."""
+        # Else a prompt was read beside it, or what an answer that ended was given is not known.
+        is_alone = self._pending.keys() == {part.sequence_id for part in rows}
+        num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
+        if self._since_plain or self._since_cost >= _COSTS_EVERY:
+            self._since_cost = 0
+            if is_alone:
+                self._learn_cost(num_rows)
+        if not self._since_search:
+            if is_alone:
+                self._learn_gain(sum(len(part.token_ids) for part in rows), num_rows)
+            self._rest = self._rest_rounds(len(self._pending))
+
+    def _learn_gain(self, num_tokens: int, num_rows: int) -> None:
         """What the round brought, against a plain one: drafts that were accepted, not chances."""
-        if self._pending.keys() != {part.sequence_id for part in rows}:
-            return  # what an answer that ended was given is not known here
-        if not self._since_plain and not self._sunk_s:
-            self._gain -= _GAIN_RATE * self._gain
-            return
         gain = gain_of(
-            sum(len(part.token_ids) for part in rows),
-            sum(1 + len(choice.proposal) for choice in self._pending.values()),
+            num_tokens,
+            num_rows,
             self._costs,
             num_sequences=len(self._pending),
             sunk_s=self._sunk_s,
@@ -349,17 +355,14 @@ class Controller:
             num_rows = len(tasks) * (1 + self._switch.depth)
             self._costs.add_draft(network.type_name, num_rows, seconds)
 
-    def _learn_cost(self, rows: Sequence[CommittedRows]) -> None:
+    def _learn_cost(self, num_rows: int) -> None:
         """The time since the proposals is the pass's, where nothing else was in it."""
-        self._since_cost = 0
-        if self._pending and self._pending.keys() == {part.sequence_id for part in rows}:
-            num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
-            self._costs.add_verify(
-                num_rows,
-                self._clock() - self._proposed_s,
-                num_sequences=len(self._pending),
-                context=self._context,
-            )
+        self._costs.add_verify(
+            num_rows,
+            self._clock() - self._proposed_s,
+            num_sequences=len(self._pending),
+            context=self._context,
+        )
 
     def _write_trace(self, what: str, known: object, decision: object) -> None:
         if self._trace is not None:

@@ -39,7 +39,6 @@ class CostCurve:
         self._known = {rows: (each, 1.0) for rows, each in self._first}  # with the slowness then
         self._recent: dict[int, deque[float]] = {}
         self._slowness: float | None = 1.0  # of the points; None where they are out of date
-        self._asked: dict[int, float] = {}  # what the points say, as far as it was asked for
 
     def add(self, num_rows: int, seconds: float, slowness: float = 1.0) -> None:
         """Take note of a pass on a machine that is ``slowness`` times as slow as at first.
@@ -63,10 +62,7 @@ class CostCurve:
         """Expected time of a pass of ``num_rows`` rows."""
         if slowness != self._slowness:
             self._update(slowness)
-        found = self._asked.get(num_rows)
-        if found is None:
-            found = self._asked[num_rows] = _between(self._points, num_rows)
-        return found
+        return _between(self._points, num_rows)
 
     def first_seconds(self, num_rows: int) -> float:
         """What was expected at first."""
@@ -75,7 +71,6 @@ class CostCurve:
     def _update(self, slowness: float) -> None:
         """Sizes that were run lately are believed; others lie between them."""
         self._slowness = slowness
-        self._asked.clear()
         known = {n: each * (slowness / then) for n, (each, then) in self._known.items()}
         run = dict(_monotone({n: known[n] for n in self._recent}))
         points: list[tuple[int, float]] = []

@@ -107,15 +107,11 @@ class RoundCounter:
         """
         self._num_rounds += 1
         self._num_tokens += num_tokens
-        if not proposal.token_ids:
-            self._depths[0] += 1
-            self._kept[0] += 1
-            self._choices["", 0] += 1
-            return
         self._num_drafted += len(proposal)
         self._depths[proposal.depth] += 1
         self._kept[num_accepted] += 1
-        self._choices[proposal.drafter or self._type_name, len(proposal)] += 1
+        drafter = proposal.drafter or self._type_name if len(proposal) else ""
+        self._choices[drafter, len(proposal)] += 1
 
     def add_time(self, draft_s: float, verify_s: float) -> None:
         """Count the time of a round."""
