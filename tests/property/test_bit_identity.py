@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from blockdraft import _native
 from blockdraft.kv_cache import page_view
 from blockdraft.weights.gguf import GGUFFile
+from tests.marks import with_slow
 from tests.passes import Replay, TracedModels, assert_same, run_pass
 from tests.tiny import TENSOR_TYPES
 
@@ -26,9 +27,7 @@ ALL_PATHS = [(isa, num_threads) for isa in ISAS for num_threads in (1, 2)]
 OTHER_PATHS = ALL_PATHS[1:]
 # Threads share the work alike on every path: two of them on the slowest are for the slow tests.
 RARE = {("scalar", 2)} if len(ISAS) > 1 else set()
-MARKED_PATHS = [
-    pytest.param(*path, marks=[pytest.mark.slow] if path in RARE else []) for path in ALL_PATHS
-]
+MARKED_PATHS = with_slow(ALL_PATHS, RARE)
 NUM_TOKENS = 140  # three pages and chunks, the last one broken
 LONG = 9  # a stream of more chunks than one unit of split attention takes
 SHORT = 3

@@ -17,6 +17,7 @@ from blockdraft.engine import Request
 from blockdraft.models.drafter import DrafterModel
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import DFlashDrafter, SpeculationStats
+from tests.marks import with_slow
 from tests.native_dflash import TOSSED, load_networks, load_tapped, network
 from tests.rounds import History, assert_identical, histories
 
@@ -100,10 +101,7 @@ def request_of(
     return Request(tuple(tokens.tolist()), params, NUM_TOKENS)
 
 
-@pytest.mark.parametrize(
-    "num_drafts",
-    [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(7, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("num_drafts", with_slow([1, 3, 7], {1, 7}))
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_network_block_and_temperature(

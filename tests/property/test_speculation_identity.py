@@ -13,6 +13,7 @@ from blockdraft.engine import Request
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import Drafter, NgramDrafter, SuffixDrafter
 from tests.drafters import DRAFTERS, ScriptedDrafter
+from tests.marks import with_slow
 from tests.rounds import History, assert_identical, histories
 
 TinyModel = Callable[..., Path]
@@ -21,9 +22,6 @@ TinyModel = Callable[..., Path]
 MODELS = {"llama": "Q4_0", "gemma3": "Q8_0"}
 TEMPERATURES = (0.0, 0.7, 1.0)
 BLOCKS = (1, 3, 7, 15)
-MARKED_BLOCKS = [
-    pytest.param(size, marks=[pytest.mark.slow] if size in (3, 15) else []) for size in BLOCKS
-]
 LOOKED_UP = {"ngram": NgramDrafter, "suffix": SuffixDrafter}
 NAMES = [*DRAFTERS, *LOOKED_UP]
 NUM_TOKENS = 36
@@ -81,7 +79,7 @@ def request_of(temperature: float, *, seed: int = 0, num_prompt: int = 40) -> Re
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("num_drafts", MARKED_BLOCKS)
+@pytest.mark.parametrize("num_drafts", with_slow(BLOCKS, {3, 15}))
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("arch", MODELS)
 def test_every_drafter_block_and_temperature(

@@ -27,6 +27,7 @@ from blockdraft.train.settings import (
 from blockdraft.train.shape import DrafterShape
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.packed import FloatWeights
+from tests.marks import with_slow
 from tests.tiny import write_tiny
 from tests.tiny_corpus import write_counting_corpus
 
@@ -62,9 +63,6 @@ OPTIONS = {
 }
 # Those that others contain, and one that is slow.
 RARE = {"soft labels", "muon", "tables", "bfloat16"}
-MARKED_OPTIONS = [
-    pytest.param(option, marks=[pytest.mark.slow] if option in RARE else []) for option in OPTIONS
-]
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +124,7 @@ def interrupting(after: int) -> Callable[[], Any]:
     return working
 
 
-@pytest.mark.parametrize("option", MARKED_OPTIONS)
+@pytest.mark.parametrize("option", with_slow(OPTIONS, RARE))
 def test_a_few_steps_learn_and_the_drafter_reloads(trained: Trained, option: str) -> None:
     files, found = trained(option)
     before, after = records(files, "evaluation")[:: len(records(files, "evaluation")) - 1]

@@ -16,6 +16,7 @@ from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.train.checkpoint import load_checkpoint
 from blockdraft.train.recipe import STEPS, Plan, Recipe, begin, go_on, save_plan
 from blockdraft.train.shards import Corpus
+from tests.marks import with_slow
 
 Output = pytest.CaptureFixture[str]
 
@@ -115,11 +116,9 @@ def test_one_command_makes_a_drafter(
 
 @pytest.mark.parametrize(
     "step",
-    [
-        pytest.param("make_corpus", marks=pytest.mark.slow),
-        "evaluate_drafter",
-        pytest.param("export_drafter", marks=pytest.mark.slow),
-    ],
+    with_slow(
+        ["make_corpus", "evaluate_drafter", "export_drafter"], {"make_corpus", "export_drafter"}
+    ),
 )
 def test_what_was_interrupted_goes_on(
     step: str,
