@@ -33,7 +33,7 @@ def assert_replays(text: str) -> list[Switch]:
                 for p in known["prospects"]
             ]
             network, before = Network(**known["network"]), Switch(**known["switch"])
-            options = {name: known[name] for name in ("context", "rounds")}
+            options = {name: known[name] for name in ("context", "rounds", "kept")}
             switch = next_switch(prospects, costs, network, before, **options)
             assert switch == Switch(**line["decision"])
             switches.append(switch)

@@ -129,6 +129,12 @@ class TestSwitch:
         off = Switch(runs=False, is_on=False)
         assert not next_switch([even], FLAT, NET, off).runs
 
+    def test_what_it_kept_of_its_promise_counts(self) -> None:
+        on = next_switch([self.GOOD], FLAT, NET, Switch())
+        assert on.promise == pytest.approx(3.0 / 1.2, rel=0.01)
+        assert next_switch([self.GOOD], FLAT, NET, Switch(), kept=0.5).runs
+        assert not next_switch([self.GOOD], FLAT, NET, Switch(), kept=0.4).runs
+
     def test_what_has_to_be_read_first_counts(self) -> None:
         costs = CostModel(FLAT.verify, BLOCK, read={"net": 0.1})
         assert next_switch([self.GOOD], costs, NET, Switch()).runs
@@ -164,7 +170,6 @@ def test_a_little_more_speed_is_not_worth_a_larger_round() -> None:
 def test_the_gain_is_what_a_round_added_to_the_speed() -> None:
     costs = CostModel(CostCurve({2: 1.0, 4: 1.2}))
     assert gain_of(3, 4, costs, num_sequences=2) == pytest.approx(3 / 1.2 / 2 - 1)
-    assert gain_of(2, 2, costs, num_sequences=2, sunk_s=1.0) == pytest.approx(-0.5)
     assert gain_of(2, 4, costs, num_sequences=2) < 0
 
 

@@ -33,11 +33,15 @@ from blockdraft.speculative.value import Calibration
 
 __all__ = ["Controller"]
 
-_PLAIN_EVERY = 32
-"""Rounds with drafts before a plain one, which tells what plain decoding costs now."""
+_PLAIN_FIRST, _PLAIN_EVERY = 8, 32
+"""Rounds with drafts before a plain one, which tells what plain decoding costs now: before the
+first, and after some."""
 
 _COSTS_EVERY = 8
 """Rounds without drafts before one whose time is taken."""
+
+_ASK_EVERY = 8
+"""Rounds before a network that is off is thought of again: nothing is learned of it meanwhile."""
 
 _DRAFT_EVERY, _FEW_DRAFTS = 64, 3
 """Rounds in which no draft at hand was worth its row before a few are verified all the same: what
@@ -48,6 +52,11 @@ _FIRST_GAIN = 0.5
 
 _GAIN_RATE, _SEARCH_RATE = 1 / 32, 1 / 16
 """How fast the means of what drafts add, and of what looking for them takes, follow."""
+
+_KEPT_RATE, _TRIAL_RATE, _MOST_OWED = 1 / 32, 1 / 8, 4.0
+"""How fast the means of what a network's rounds gave and owed follow, in rounds that it drafts for
+its own sake and in trials, and how many mean rounds one counts for at most: it may have been
+interrupted."""
 
 _MEMORY = 0.85
 """What a sequence's mean shares keep of themselves at each round with the network."""
@@ -114,9 +123,12 @@ class Controller:
         self._switch = Switch()
         self._rest = 0  # rounds to go in which no drafts are looked for
         self._since_search = 0
+        self._since_asked = _ASK_EVERY
         self._gain = _FIRST_GAIN
         self._search_s = 0.0  # for each sequence, outside the passes of networks
         self._sunk_s = 0.0
+        self._started_s = self._read_s = 0.0
+        self._given = self._owed = 1.0  # tokens of a round with the network, and of its promise
         most = self._network.block_size if self._network is not None else 1
         self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
         self._habits: dict[int, Habit] = {}
@@ -125,7 +137,7 @@ class Controller:
         self._depths: dict[int, int] = {}  # of the network's drafts in this round
         self._context = 0.0
         self._proposed_s = 0.0
-        self._since_plain = 0
+        self._since_plain, self._plain_every = 0, _PLAIN_FIRST
         self._since_cost = 0
         self._since_drafts = 0
 
@@ -137,6 +149,7 @@ class Controller:
     def start(self, sequence_id: int) -> None:
         """A sequence begins; the network is expected to do what it usually does."""
         self._rest = 0
+        self._since_asked = max(self._since_asked, _ASK_EVERY)
         for drafter in self._drafters:
             drafter.start(sequence_id)
         self._habits[sequence_id] = self._usual.copy(_MEMORY)
@@ -152,13 +165,15 @@ class Controller:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """The proposals that give the most tokens per second together."""
-        start_s = self._clock()
+        start_s = self._started_s = self._clock()
         self._depths.clear()
         self._context = sum(len(task.token_ids) for task in tasks) / max(len(tasks), 1)
-        self._since_search += 1
-        self._since_cost += 1
-        if self._rest or self._since_plain >= _PLAIN_EVERY:
-            self._rest = max(self._rest - 1, 0)
+        self._count_round()
+        if self._since_plain >= self._plain_every:
+            self._plain_every = min(2 * self._plain_every, _PLAIN_EVERY)
+            return self._proposed([_NOTHING] * len(tasks), tasks)
+        if self._rest:
+            self._rest -= 1
             return self._proposed([_NOTHING] * len(tasks), tasks)
         choices, sunk_s = self._choices(tasks)
         proposals = self._proposed(self._worth_verifying(choices, sunk_s), tasks)
@@ -172,9 +187,13 @@ class Controller:
         if not self._rest or self._since_plain or self._since_cost >= _COSTS_EVERY:
             return False
         self._rest -= 1
-        self._since_search += 1
-        self._since_cost += 1
+        self._count_round()
         return True
+
+    def _count_round(self) -> None:
+        self._since_search += 1
+        self._since_asked += 1
+        self._since_cost += 1
 
     def _choices(self, tasks: Sequence[DraftTask]) -> tuple[list[_Choice], float]:
         """What there is to verify, and the seconds that a network took for it."""
@@ -226,14 +245,21 @@ class Controller:
         # Else a prompt was read beside it, or what an answer that ended was given is not known.
         is_alone = self._pending.keys() == {part.sequence_id for part in rows}
         num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
-        if self._since_plain or self._since_cost >= _COSTS_EVERY:
-            self._since_cost = 0
+        is_plain = not self._since_plain
+        if is_alone and not (is_plain and self._since_cost < _COSTS_EVERY):
+            self._learn_cost(num_rows)
+            self._since_cost = 0 if is_plain else self._since_cost
+        if self._since_search:
+            return
+        num_tokens = sum(len(part.token_ids) for part in rows)
+        if self._sunk_s:
             if is_alone:
-                self._learn_cost(num_rows)
-        if not self._since_search:
-            if is_alone:
-                self._learn_gain(sum(len(part.token_ids) for part in rows), num_rows)
-            self._rest = self._rest_rounds(len(self._pending))
+                self._learn_promise(num_tokens)
+        elif is_alone:
+            self._learn_gain(num_tokens, num_rows)
+        # While the network drafts, a look for something better is free.
+        is_drafting = self._network is not None and self._switch.is_on
+        self._rest = 0 if is_drafting else self._rest_rounds(len(self._pending))
 
     def _learn_gain(self, num_tokens: int, num_rows: int) -> None:
         """What the round brought, against a plain one: drafts that were accepted, not chances."""
@@ -242,12 +268,17 @@ class Controller:
             num_rows,
             self._costs,
             num_sequences=len(self._pending),
-            sunk_s=self._sunk_s,
             context=self._context,
         )
-        if self._sunk_s and not self._switch.is_on:  # a trial
-            gain = max(gain, 0.0)
         self._gain += _GAIN_RATE * (gain - self._gain)
+
+    def _learn_promise(self, num_tokens: int) -> None:
+        """What a round with the network gave, in all the time that it took but to catch up."""
+        seconds = max(self._clock() - self._started_s - self._read_s, 0.0)
+        owed = min(seconds * self._switch.promise, _MOST_OWED * self._owed)
+        rate = _KEPT_RATE if self._switch.is_on else _TRIAL_RATE
+        self._given += rate * (num_tokens - self._given)
+        self._owed += rate * (owed - self._owed)
 
     def _rest_rounds(self, num_sequences: int) -> int:
         plain_s = self._costs.verify_seconds(num_sequences, num_sequences, self._context)
@@ -287,6 +318,8 @@ class Controller:
         return best
 
     def _wants_network(self, tasks: Sequence[DraftTask], choices: Sequence[_Choice]) -> bool:
+        if not self._switch.is_on and self._since_asked < _ASK_EVERY:
+            return False
         prospects = [
             Prospect(
                 tuple(choice.chances),
@@ -295,17 +328,14 @@ class Controller:
             )
             for task, choice in zip(tasks, choices, strict=True)
         ]
-        before, shape, rounds = self._switch, self._shape, self._since_search
-        self._switch = next_switch(
-            prospects, self._costs, shape, before, context=self._context, rounds=rounds
-        )
-        known = {
-            "prospects": prospects,
-            "network": shape,
-            "switch": before,
-            "context": self._context,
-            "rounds": rounds,
-        }
+        before, shape = self._switch, self._shape
+        lag = sum(prospect.lag for prospect in prospects)
+        self._read_s = self._costs.read_seconds(shape.name, lag)
+        kept = min(self._given / self._owed, 1.0)
+        known = {"context": self._context, "rounds": self._since_asked, "kept": kept}
+        self._since_asked = 0
+        self._switch = next_switch(prospects, self._costs, shape, before, **known)
+        known |= {"prospects": prospects, "network": shape, "switch": before}
         self._write_trace("network", known, self._switch)
         return self._switch.runs
 

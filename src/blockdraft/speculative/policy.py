@@ -7,7 +7,7 @@ Source: the budget rule of CaDDTree (arXiv:2606.01813) over the sequences of a b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from blockdraft.speculative.costs import CostModel
@@ -73,6 +73,7 @@ class Switch:
         rounds_off: Rounds since it ran.
         patience: Rounds after which it is tried again while it is off.
         depth: Drafts in a row that are worth making.
+        promise: Tokens per second that it is expected to give, what it has to read first aside.
     """
 
     runs: bool = True
@@ -80,6 +81,7 @@ class Switch:
     rounds_off: int = 0
     patience: int = _FIRST_PATIENCE
     depth: int = 1
+    promise: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def next_switch(
     *,
     context: float = 0.0,
     rounds: int = 1,
+    kept: float = 1.0,
 ) -> Switch:
     """Whether a pass of the network is likely worth its time, or due to be tried.
 
@@ -123,19 +126,21 @@ def next_switch(
         switch: Of the round before.
         context: Committed tokens of a sequence, the mean over them.
         rounds: Since the last decision.
+        kept: Share of what the network promised that its rounds gave.
     """
     num_sequences = len(prospects)
     ready = [prospect.ready for prospect in prospects]
     without = max(rate for rate, _ in _rates(ready, costs, sunk_s=0.0, context=context))
     read_s = costs.read_seconds(network.name, sum(prospect.lag for prospect in prospects))
     depth, tokens, seconds = _best_depth(prospects, costs, network, context)
-    with_it = tokens / (seconds + read_s / _AMORTIZED)
+    with_it = kept * tokens / (seconds + read_s / _AMORTIZED)
+    promise = tokens / seconds
     if with_it >= without * (_STAYS if switch.is_on else _STARTS):
-        return Switch(depth=depth)
+        return Switch(depth=depth, promise=promise)
     lost_rounds = (seconds + read_s - tokens / without) * without / num_sequences
     if switch.rounds_off >= max(switch.patience, lost_rounds / _TRIAL_SHARE):
         patience = min(2 * switch.patience, _MOST_PATIENCE)
-        return Switch(runs=True, is_on=False, patience=patience, depth=depth)
+        return Switch(runs=True, is_on=False, patience=patience, depth=depth, promise=promise)
     rounds_off = switch.rounds_off + rounds
     return replace(switch, runs=False, is_on=False, rounds_off=rounds_off, depth=depth)
 
@@ -210,7 +215,6 @@ def gain_of(
     costs: CostModel,
     *,
     num_sequences: int = 1,
-    sunk_s: float = 0.0,
     context: float = 0.0,
 ) -> float:
     """Share of the speed of plain rounds that a round added.
@@ -220,10 +224,9 @@ def gain_of(
         num_rows: That it verified.
         costs: Of the target.
         num_sequences: In the round.
-        sunk_s: Seconds that drafts cost.
         context: Committed tokens of a sequence, the mean over them.
     """
-    seconds = sunk_s + costs.verify_seconds(num_rows, num_sequences, context)
+    seconds = costs.verify_seconds(num_rows, num_sequences, context)
     plain_s = costs.verify_seconds(num_sequences, num_sequences, context)
     return num_tokens * plain_s / (num_sequences * seconds) - 1
 
