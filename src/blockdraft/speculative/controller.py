@@ -328,14 +328,22 @@ class Controller:
             )
             for task, choice in zip(tasks, choices, strict=True)
         ]
-        before, shape = self._switch, self._shape
+        before, shape, rounds = self._switch, self._shape, self._since_asked
+        kept = min(self._given / self._owed, 1.0)
+        self._switch = next_switch(
+            prospects, self._costs, shape, before, context=self._context, rounds=rounds, kept=kept
+        )
+        self._since_asked = 0
         lag = sum(prospect.lag for prospect in prospects)
         self._read_s = self._costs.read_seconds(shape.name, lag)
-        kept = min(self._given / self._owed, 1.0)
-        known = {"context": self._context, "rounds": self._since_asked, "kept": kept}
-        self._since_asked = 0
-        self._switch = next_switch(prospects, self._costs, shape, before, **known)
-        known |= {"prospects": prospects, "network": shape, "switch": before}
+        known = {
+            "prospects": prospects,
+            "network": shape,
+            "switch": before,
+            "context": self._context,
+            "rounds": rounds,
+            "kept": kept,
+        }
         self._write_trace("network", known, self._switch)
         return self._switch.runs
 
