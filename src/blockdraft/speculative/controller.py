@@ -16,7 +16,7 @@ from blockdraft.kv_cache import KVLayout
 from blockdraft.speculative.backlog import Backlog
 from blockdraft.speculative.costs import CostModel
 from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask, Stepwise
-from blockdraft.speculative.habit import Habit
+from blockdraft.speculative.habit import Habit, Promise
 from blockdraft.speculative.policy import (
     Network,
     Prospect,
@@ -52,11 +52,6 @@ _FIRST_GAIN = 0.5
 
 _GAIN_RATE, _SEARCH_RATE = 1 / 32, 1 / 16
 """How fast the means of what drafts add, and of what looking for them takes, follow."""
-
-_KEPT_RATE, _TRIAL_RATE, _MOST_OWED = 1 / 32, 1 / 8, 4.0
-"""How fast the means of what a network's rounds gave and owed follow, in rounds that it drafts for
-its own sake and in trials, and how many mean rounds one counts for at most: it may have been
-interrupted."""
 
 _MEMORY = 0.85
 """What a sequence's mean shares keep of themselves at each round with the network."""
@@ -128,7 +123,7 @@ class Controller:
         self._search_s = 0.0  # for each sequence, outside the passes of networks
         self._sunk_s = 0.0
         self._started_s = self._read_s = 0.0
-        self._given = self._owed = 1.0  # tokens of a round with the network, and of its promise
+        self._promise = Promise()
         most = self._network.block_size if self._network is not None else 1
         self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
         self._habits: dict[int, Habit] = {}
@@ -252,9 +247,9 @@ class Controller:
         if self._since_search:
             return
         num_tokens = sum(len(part.token_ids) for part in rows)
-        if self._sunk_s:
-            if is_alone:
-                self._learn_promise(num_tokens)
+        if is_alone and self._sunk_s:
+            switch, seconds = self._switch, self._clock() - self._started_s - self._read_s
+            self._promise.learn(num_tokens, switch.promise * seconds, is_trial=not switch.is_on)
         elif is_alone:
             self._learn_gain(num_tokens, num_rows)
         # While the network drafts, a look for something better is free.
@@ -271,14 +266,6 @@ class Controller:
             context=self._context,
         )
         self._gain += _GAIN_RATE * (gain - self._gain)
-
-    def _learn_promise(self, num_tokens: int) -> None:
-        """What a round with the network gave, in all the time that it took but to catch up."""
-        seconds = max(self._clock() - self._started_s - self._read_s, 0.0)
-        owed = min(seconds * self._switch.promise, _MOST_OWED * self._owed)
-        rate = _KEPT_RATE if self._switch.is_on else _TRIAL_RATE
-        self._given += rate * (num_tokens - self._given)
-        self._owed += rate * (owed - self._owed)
 
     def _rest_rounds(self, num_sequences: int) -> int:
         plain_s = self._costs.verify_seconds(num_sequences, num_sequences, self._context)
@@ -329,7 +316,7 @@ class Controller:
             for task, choice in zip(tasks, choices, strict=True)
         ]
         before, shape, rounds = self._switch, self._shape, self._since_asked
-        kept = min(self._given / self._owed, 1.0)
+        kept = self._promise.kept
         self._switch = next_switch(
             prospects, self._costs, shape, before, context=self._context, rounds=rounds, kept=kept
         )

@@ -1,8 +1,11 @@
-"""How often a network's drafts were accepted lately, by depth. Knows no costs and no models."""
+"""How often a network's drafts were accepted lately, by depth, and what came of its promises.
+
+Knows no costs and no models.
+"""
 
 from collections.abc import Sequence
 
-__all__ = ["Habit"]
+__all__ = ["Habit", "Promise"]
 
 _FIRST_SHARE = 0.5
 """The share of drafts that is expected to follow the one before, of a network never seen."""
@@ -13,6 +16,13 @@ _PRIOR_ROUNDS = 3
 _RELAXATION, _FALL = 0.01, 0.9
 """What is not drafted is forgotten at this rate a round; then it is expected to be this much of the
 depth before, or what was expected at first where that is more."""
+
+_RATE, _TRIAL_RATE = 1 / 32, 1 / 8
+"""How fast the means of what rounds gave and owed follow, in rounds that a network drafts for its
+own sake and in trials."""
+
+_MOST_OWED = 4.0
+"""Mean rounds that one counts for at most: it may have been interrupted."""
 
 
 class Habit:
@@ -75,3 +85,28 @@ class Habit:
             elif place >= depth:
                 expected = max(self._first[place], _FALL * self._shares[place - 1])
                 self._shares[place] += _RELAXATION * (expected - self._shares[place])
+
+
+class Promise:
+    """What rounds with a network gave, against what was expected of them in the same time."""
+
+    def __init__(self) -> None:
+        self._given = self._owed = 1.0
+
+    @property
+    def kept(self) -> float:
+        """The share that was given, 1 at most."""
+        return min(self._given / self._owed, 1.0)
+
+    def learn(self, num_tokens: int, owed: float, *, is_trial: bool) -> None:
+        """Take note of a round.
+
+        Args:
+            num_tokens: That it gave.
+            owed: Tokens that were expected in the time it took.
+            is_trial: It was only tried.
+        """
+        rate = _TRIAL_RATE if is_trial else _RATE
+        owed = min(max(owed, 0.0), _MOST_OWED * self._owed)
+        self._given += rate * (num_tokens - self._given)
+        self._owed += rate * (owed - self._owed)
