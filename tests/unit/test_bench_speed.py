@@ -138,11 +138,18 @@ def prompts(tmp_path: Path) -> Path:
 class TestExtras:
     """What is measured besides the gains."""
 
-    def measure(self, path: Path, prompts: Path, **extras: Any) -> SpeedReport:
+    def measure(
+        self,
+        path: Path,
+        prompts: Path,
+        *,
+        drafting: DraftConfig | None = None,
+        **extras: Any,
+    ) -> SpeedReport:
         return bench_speed(
             Subject(path, "tiny", 1),
             load_prompts(str(prompts)),
-            drafting=DraftConfig("ngram"),
+            drafting=drafting or DraftConfig("ngram"),
             max_tokens=12,
             repeats=1,
             extras=SpeedExtras(**extras),
@@ -184,6 +191,17 @@ class TestExtras:
         assert found["categories"]["b"]["sweep"]["best"] in rates
         regrets = [one["sweep"]["regret"] for one in found["categories"].values()]
         assert found["overall"]["regret"] == pytest.approx(sum(regrets) / 2)
+
+    def test_drafters_are_measured_by_themselves(
+        self, tiny_model: TinyModel, prompts: Path
+    ) -> None:
+        drafting = DraftConfig("ngram,suffix")
+        report = self.measure(tiny_model(), prompts, drafting=drafting, has_lone=True)
+        assert set(report.together["a"].speedups) == {"ngram", "suffix"}
+        assert report.is_identical
+        assert not report.regrets
+        assert "together / best" in report.to_text()
+        assert report.to_json()["categories"]["b"]["alone"]["best"] in {"ngram", "suffix"}
 
     def test_wrong_drafts_change_no_token(self, tiny_model: TinyModel, prompts: Path) -> None:
         report = self.measure(tiny_model(), prompts, is_adverse=True)

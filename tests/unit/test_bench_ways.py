@@ -6,9 +6,18 @@ from pathlib import Path
 import pytest
 
 from blockdraft.bench.subject import Subject
-from blockdraft.bench.ways import FIXED_SIZES, GREEDY, fixed_ways, spoiled, two_ways
+from blockdraft.bench.ways import (
+    FIXED_SIZES,
+    GREEDY,
+    fixed_ways,
+    lone_ways,
+    spoiled,
+    two_ways,
+)
 from blockdraft.config import DraftConfig
+from blockdraft.errors import ConfigError
 from blockdraft.session import Session
+from blockdraft.speculative import Controller
 from blockdraft.speculative.costs import CostCurve, CostModel
 from tests.native_dflash import network
 
@@ -57,12 +66,31 @@ def test_without_a_network_only_lookups_are_fixed(subject: Subject) -> None:
     assert len(names) == 2 * len(FIXED_SIZES)
 
 
+def test_every_drafter_is_tried_by_itself(
+    session: Session, subject: Subject, drafting: DraftConfig
+) -> None:
+    ways = list(lone_ways(session, subject, drafting))
+    assert [way.name for way in ways] == ["ngram", "suffix", "dflash"]
+    assert len({id(way.session.engine.target) for way in ways}) == 1
+    drafters = [way.session.engine.drafter for way in ways]
+    assert all(isinstance(one, Controller) for one in drafters)
+    assert [one.type_name for one in drafters if one is not None] == ["ngram", "suffix", "dflash"]
+
+
+def test_one_drafter_is_alone_in_any_case(subject: Subject) -> None:
+    drafting = DraftConfig("ngram")
+    session = Session.load(subject.path, num_threads=1, drafting=drafting)
+    with pytest.raises(ConfigError, match="ngram is alone"):
+        list(lone_ways(session, subject, drafting))
+
+
 def test_every_way_writes_the_same(
     session: Session, subject: Subject, drafting: DraftConfig
 ) -> None:
-    fixed = list(fixed_ways(session, subject, drafting))[::4]
+    others = list(fixed_ways(session, subject, drafting))[::4]
+    others += lone_ways(session, subject, drafting)
     wrong = two_ways(spoiled(session, subject, drafting))[1]
-    answers = [way.answer(PROMPT, 24) for way in (*two_ways(session), *fixed, wrong)]
+    answers = [way.answer(PROMPT, 24) for way in (*two_ways(session), *others, wrong)]
     assert len({answer.token_ids for answer in answers}) == 1
     assert answers[0].stats is None
 

@@ -50,6 +50,7 @@ class PromptRun:
         is_loop: Whether the answer ends in a loop.
         pairs: Each pair of runs, time to first token included.
         fixed_s: What ``plain_s`` is, of each fixed setting by its name.
+        lone_s: The same of each drafter by itself.
         prompt_tokens: Tokens of the prompt.
     """
 
@@ -63,6 +64,7 @@ class PromptRun:
     is_loop: bool
     pairs: tuple[Pair, ...] = ()
     fixed_s: Mapping[str, float] = field(default_factory=dict)
+    lone_s: Mapping[str, float] = field(default_factory=dict)
     prompt_tokens: int = 0
 
     @property

@@ -2,7 +2,7 @@
 
 Greedy, one sequence. Rates count the tokens after the first and the median seconds of the repeats;
 which way runs first alternates. What the figures mean is said in `bench.gains`, `bench.choices`,
-`bench.gate` and `bench.sweep`.
+`bench.gate`, `bench.sweep` and `bench.together`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from blockdraft.bench.report import Notify, median
 from blockdraft.bench.speed_report import SpeedReport
 from blockdraft.bench.subject import Subject
 from blockdraft.bench.sweep import PLAIN
-from blockdraft.bench.ways import DRAFTED, Way, fixed_ways, spoiled, two_ways
+from blockdraft.bench.ways import DRAFTED, Way, fixed_ways, lone_ways, spoiled, two_ways
 from blockdraft.config import DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.session import Result, Session
@@ -40,12 +40,14 @@ class SpeedExtras:
             None does not.
         is_adverse: Replace the drafters by one that is always wrong and costs as much.
         has_sweep: Also measure fixed settings.
+        has_lone: Also measure each drafter by itself.
         depths: Tokens of other text before every prompt; the prompts are answered at each.
     """
 
     pairs: int | None = None
     is_adverse: bool = False
     has_sweep: bool = False
+    has_lone: bool = False
     depths: tuple[int, ...] = (0,)
 
 
@@ -86,6 +88,8 @@ def bench_speed(
     if extras.is_adverse:
         session = spoiled(session, subject, drafting)
     ways = two_ways(session)
+    if extras.has_lone:
+        ways += lone_ways(session, subject, drafting)
     if extras.has_sweep:
         ways += fixed_ways(session, subject, drafting)
     texts = {depth: _texts(session, prompts, depth, max_tokens) for depth in extras.depths}
@@ -162,18 +166,21 @@ def _measure(
     seconds = {
         name: median([one.timings.predicted_s for one in each]) for name, each in results.items()
     }
+    plain_s, drafted_s = seconds.pop(PLAIN), seconds.pop(DRAFTED)
+    lone_s = {way.name: seconds.pop(way.name) for way in ways if way.is_lone}
     answers = {one.token_ids for each in results.values() for one in each}
     return PromptRun(
         id=prompt.id,
         category=prompt.category,
         num_tokens=num_tokens,
-        plain_s=seconds.pop(PLAIN),
-        drafted_s=seconds.pop(DRAFTED),
+        plain_s=plain_s,
+        drafted_s=drafted_s,
         stats=stats,
         is_identical=len(answers) == 1,
         is_loop=ends_in_a_loop(plain[0].token_ids),
         pairs=tuple(Pair(_whole_s(a), _whole_s(b)) for a, b in zip(plain, drafted, strict=True)),
         fixed_s=seconds,
+        lone_s=lone_s,
         prompt_tokens=timings.prompt_tokens,
     )
 

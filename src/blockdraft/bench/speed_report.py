@@ -19,8 +19,10 @@ from blockdraft.bench.speed_tables import (
     gain_table,
     gate_table,
     regret_table,
+    together_table,
 )
 from blockdraft.bench.sweep import Regret, mean_regret, regret_of
+from blockdraft.bench.together import Together, together_of
 
 __all__ = ["SpeedReport"]
 
@@ -93,6 +95,13 @@ class SpeedReport:
         return {name: regret_of(runs) for name, runs in groups.items()}
 
     @property
+    def together(self) -> dict[str, Together]:
+        """All drafters against each alone, by category; empty unless that is measured."""
+        if not self.runs[0].lone_s:
+            return {}
+        return {name: together_of(runs) for name, runs in by_category(self.runs).items()}
+
+    @property
     def is_identical(self) -> bool:
         """Whether no prompt gave other tokens at any depth."""
         return all(run.is_identical for depth in self.depths for run in depth.runs)
@@ -105,12 +114,14 @@ class SpeedReport:
     def to_json(self) -> dict[str, Any]:
         """The report for programs; its keys are stable."""
         choices, gates, regrets = self.choices, self.gates, self.regrets
+        together = self.together
         categories = {
             name: {
                 **one.to_json(),
                 "choices": choices[name].to_json(),
                 **({"gate": gates[name].to_json()} if gates else {}),
                 **({"sweep": regrets[name].to_json()} if regrets else {}),
+                **({"alone": together[name].to_json()} if together else {}),
             }
             for name, one in self.categories.items()
         }
@@ -162,6 +173,8 @@ class SpeedReport:
             found.append(gate_table(self.gates))
         if self.regrets:
             found.append(regret_table(self.regrets))
+        if self.together:
+            found.append(together_table(self.together))
         if len(self.depths) > 1:
             found.append(depth_table(self.depths))
         return found

@@ -11,8 +11,16 @@ from blockdraft.bench.gains import Summary
 from blockdraft.bench.gate import FLOOR, Gate
 from blockdraft.bench.report import Table
 from blockdraft.bench.sweep import Regret, mean_regret
+from blockdraft.bench.together import Together
 
-__all__ = ["choice_table", "depth_table", "gain_table", "gate_table", "regret_table"]
+__all__ = [
+    "choice_table",
+    "depth_table",
+    "gain_table",
+    "gate_table",
+    "regret_table",
+    "together_table",
+]
 
 _ALL = "all"
 
@@ -74,6 +82,22 @@ def regret_table(regrets: Mapping[str, Regret]) -> Table:
         for name, one in regrets.items()
     ]
     return Table(header, [*rows, [_ALL, "", "", "", f"{mean_regret(regrets.values()):+.1%}"]])
+
+
+def together_table(together: Mapping[str, Together]) -> Table:
+    """All drafters against each alone."""
+    drafters = list(next(iter(together.values())).speedups)
+    rows = [
+        [
+            name,
+            *(f"{one.speedups[each]:.2f}" for each in drafters),
+            f"{one.speedup:.2f}",
+            one.best,
+            one.over_best.to_text(),
+        ]
+        for name, one in together.items()
+    ]
+    return Table(["over plain", *drafters, "together", "best alone", "together / best"], rows)
 
 
 def depth_table(depths: Sequence[Depth]) -> Table:

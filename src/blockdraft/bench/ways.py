@@ -4,7 +4,7 @@ Knows sessions and drafters, no prompts and no figures.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockdraft.bench.adversary import Adversary
 from blockdraft.bench.subject import Subject
@@ -12,6 +12,7 @@ from blockdraft.bench.sweep import PLAIN
 from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.engine import Engine
 from blockdraft.engine.sampling import NativeSampler
+from blockdraft.errors import ConfigError
 from blockdraft.models.target import TargetModel
 from blockdraft.session import Result, Session
 from blockdraft.session.drafting import new_drafter, open_drafter, settle
@@ -20,7 +21,16 @@ from blockdraft.speculative.measure import measure_costs
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.gguf import GGUFFile
 
-__all__ = ["DRAFTED", "FIXED_SIZES", "GREEDY", "Way", "fixed_ways", "spoiled", "two_ways"]
+__all__ = [
+    "DRAFTED",
+    "FIXED_SIZES",
+    "GREEDY",
+    "Way",
+    "fixed_ways",
+    "lone_ways",
+    "spoiled",
+    "two_ways",
+]
 
 GREEDY = SamplingParams(temperature=0, seed=0)
 """How every answer of a comparison is written."""
@@ -43,11 +53,13 @@ class Way:
         name: Unique among those compared.
         session: What writes it.
         draft: Whether it drafts.
+        is_lone: Whether it is the policy with one of several drafters.
     """
 
     name: str
     session: Session
     draft: bool = True
+    is_lone: bool = False
 
     def answer(self, prompt: str, max_tokens: int) -> Result:
         """The greedy answer to ``prompt``.
@@ -77,9 +89,32 @@ def fixed_ways(session: Session, subject: Subject, drafting: DraftConfig) -> Ite
     drafting = settle(drafting, subject.path)
     for kind in (*_LOOKUPS, *_networks(session)):
         for size in FIXED_SIZES:
-            drafter = _fixed(session, subject, _setting(drafting, kind, size))
+            drafter = _drafter(session, subject, _setting(drafting, kind, size))
             if drafter is not None:
                 yield Way(f"{kind} K{size}", _session(session, subject, drafter))
+
+
+def lone_ways(session: Session, subject: Subject, drafting: DraftConfig) -> Iterator[Way]:
+    """Each of the session's drafters by itself, under the same policy, on one target.
+
+    Args:
+        session: Its target is used; it drafts.
+        subject: The model.
+        drafting: How the session drafts.
+
+    Raises:
+        ConfigError: It has only one drafter.
+        BlockdraftError: The drafter cannot be honoured.
+    """
+    kinds = _kinds(session)
+    if len(kinds) < 2:
+        raise ConfigError(f"{kinds[0]} is alone in any case; --alone is for several drafters")
+    drafting = settle(drafting, subject.path)
+    for kind in kinds:
+        drafter = None if kind in _LOOKUPS else drafting.drafter
+        one = _drafter(session, subject, replace(drafting, spec_type=kind, drafter=drafter))
+        assert one is not None, "a drafter that the session has"
+        yield Way(kind, _session(session, subject, one), is_lone=True)
 
 
 def spoiled(session: Session, subject: Subject, drafting: DraftConfig) -> Session:
@@ -92,7 +127,7 @@ def spoiled(session: Session, subject: Subject, drafting: DraftConfig) -> Sessio
     """
     drafting = settle(drafting, subject.path)
     kind = next(iter(_networks(session)), _LOOKUPS[0])
-    inner = _fixed(session, subject, _setting(drafting, kind, drafting.draft_n_max))
+    inner = _drafter(session, subject, _setting(drafting, kind, drafting.draft_n_max))
     assert inner is not None, "a setting that the session has honoured"
     target = _target(session)
     adversary = Adversary(inner, target.config.vocab_size)
@@ -101,9 +136,12 @@ def spoiled(session: Session, subject: Subject, drafting: DraftConfig) -> Sessio
 
 def _networks(session: Session) -> list[str]:
     """Types of the session's drafters that have a file of their own."""
+    return [name for name in _kinds(session) if name not in _LOOKUPS]
+
+
+def _kinds(session: Session) -> list[str]:
     drafter = session.engine.drafter
-    names = [] if drafter is None else drafter.type_name.split("+")
-    return [name for name in names if name not in _LOOKUPS]
+    return [] if drafter is None else drafter.type_name.split("+")
 
 
 def _setting(drafting: DraftConfig, kind: str, size: int | None) -> DraftConfig:
@@ -111,8 +149,8 @@ def _setting(drafting: DraftConfig, kind: str, size: int | None) -> DraftConfig:
     return DraftConfig(kind, drafter, policy="fixed", draft_n_max=size)
 
 
-def _fixed(session: Session, subject: Subject, setting: DraftConfig) -> Drafter | None:
-    """The drafter of a fixed setting; None where its block is too small for it."""
+def _drafter(session: Session, subject: Subject, setting: DraftConfig) -> Drafter | None:
+    """The drafter of a setting; None where its block is too small for as many drafts."""
     with GGUFFile.open(subject.path) as file, open_drafter(setting, file) as drafter_file:
         if isinstance(drafter_file, DrafterFile) and setting.draft_n_max is not None:
             most = drafter_file.config.block_size - 1

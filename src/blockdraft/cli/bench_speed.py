@@ -49,6 +49,11 @@ def add_speed(commands: Any) -> None:
         help="also measure fixed settings, and what the policy loses against the best",
     )
     one.add_argument(
+        "--alone",
+        action="store_true",
+        help="also measure each drafter by itself, and what they gain together",
+    )
+    one.add_argument(
         "--context-depths",
         type=integers(0),
         default=(0,),
@@ -84,7 +89,7 @@ def _measure(subject: Subject, args: argparse.Namespace) -> SpeedReport:
         drafting=draft_config(args),
         max_tokens=args.max_tokens,
         repeats=args.repeats,
-        extras=SpeedExtras(args.pairs, args.adversary, args.sweep, depths),
+        extras=SpeedExtras(args.pairs, args.adversary, args.sweep, args.alone, depths),
         notify=notify,
     )
     if drawing is not None:

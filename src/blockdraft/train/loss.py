@@ -22,7 +22,7 @@ from blockdraft.train.soft_labels import SoftLabels
 
 __all__ = ["BlockLoss", "PositionStats", "loss_normalizer", "position_weights"]
 
-_CHUNK_ROWS = 512
+_CHUNK_ROWS = 2048
 _CACHED = 1 << 18
 """Logits that stay in a CPU's cache between operations."""
 
