@@ -77,7 +77,7 @@ BENCH_FLAGS = {
     | THREADS
     | DRAFT
     | ANSWERED
-    | {"--pairs", "--adversary", "--sweep", "--context-depths", "--plot", "--html"},
+    | {"--pairs", "--adversary", "--alone", "--sweep", "--context-depths", "--plot", "--html"},
     "peers-spec": MODEL | THREADS | DRAFT | ANSWERED | {"--peer-spec", "--llama-server"},
     "serve": MODEL
     | THREADS
