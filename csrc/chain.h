@@ -1,4 +1,4 @@
-// A chain of drafts from a suffix automaton: what most often followed the longest contexts, and how probable it is.
+// A chain of drafts from a known text: what most often followed the longest contexts, and how probable it is.
 //
 // q of a token in a context that was followed n times, by this token c times, is (c + a q') / (n + a), where q' is that of
 // the next shorter context, 0 below one token, and a is the discount of the context's length. All in binary64, shortest
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "automaton.h"
+#include "suffix_order.h"
 
 namespace blockdraft {
 
@@ -29,5 +30,6 @@ struct Chain {
 
 // At most `max_drafts` drafts after `end`. Throws std::invalid_argument unless there are depth + 1 discounts.
 Chain best_chain(const SuffixAutomaton& automaton, Place end, int64_t max_drafts, const ChainRule& rule);
+Chain best_chain(const SuffixOrder& order, const SuffixOrder::Ends& ends, int64_t max_drafts, const ChainRule& rule);
 
 }  // namespace blockdraft

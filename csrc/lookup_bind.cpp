@@ -1,4 +1,4 @@
-// Python surface of drafting without a network: automata, chains, n-grams. Argument checks only; holds the GIL, since a
+// Python surface of drafting without a network: automata, ordered texts, chains, n-grams. Argument checks only; holds the GIL, since a
 // call takes microseconds and one thread at a time may use an object.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -66,6 +66,39 @@ struct Cursor {
   }
 };
 
+// The end of some text in an ordered text; keeps the arrays alive.
+class OrderedText {
+ public:
+  OrderedText(Ids token_ids, Ids places, int32_t depth)
+      : token_ids_(std::move(token_ids)),
+        places_(std::move(places)),
+        order_(token_ids_.data(), places_.data(), checked_size(), depth) {}
+
+  const SuffixOrder& order() const { return order_; }
+
+ private:
+  int64_t checked_size() const {
+    if (token_ids_.size() != places_.size()) {
+      throw std::invalid_argument(std::to_string(places_.size()) + " places of a text of " +
+                                  std::to_string(token_ids_.size()) + " tokens");
+    }
+    return size_of(token_ids_);
+  }
+
+  Ids token_ids_, places_;
+  SuffixOrder order_;
+};
+
+struct OrderCursor {
+  std::shared_ptr<OrderedText> text;
+  SuffixOrder::Ends ends;
+
+  void follow(const Ids& ids) {
+    check_ids(ids);
+    for (size_t i = 0; i < ids.size(); ++i) ends = text->order().followed(ends, ids.data()[i]);
+  }
+};
+
 template <class T>
 nb::tuple to_tuple(const std::vector<T>& values) {
   nb::list list;
@@ -73,9 +106,24 @@ nb::tuple to_tuple(const std::vector<T>& values) {
   return nb::tuple(list);
 }
 
-nb::tuple best_chain_after(const Cursor& end, int64_t max_drafts, const ChainRule& rule) {
-  const Chain chain = best_chain(*end.automaton, end.place, max_drafts, rule);
+nb::tuple to_tuple(const Chain& chain) {
   return nb::make_tuple(to_tuple(chain.token_ids), to_tuple(chain.probs), chain.expected);
+}
+
+nb::tuple best_chain_after(const Cursor& end, int64_t max_drafts, const ChainRule& rule) {
+  return to_tuple(best_chain(*end.automaton, end.place, max_drafts, rule));
+}
+
+nb::tuple best_chain_in_order(const OrderCursor& end, int64_t max_drafts, const ChainRule& rule) {
+  return to_tuple(best_chain(end.text->order(), end.ends, max_drafts, rule));
+}
+
+nb::list contexts_in_order(const OrderCursor& end) {
+  nb::list contexts;
+  for (size_t length = end.ends.size(); length-- > 1;) {
+    contexts.append(nb::make_tuple(static_cast<int64_t>(length), end.ends[length].size()));
+  }
+  return contexts;
 }
 
 // How often a run occurred; 0 for never.
@@ -142,11 +190,26 @@ void bind_chain(nb::module_& m) {
       .def("best_chain", &best_chain_after, "max_drafts"_a, "rule"_a);
 }
 
+void bind_order(nb::module_& m) {
+  nb::class_<OrderedText>(m, "OrderedText")
+      .def(nb::init<Ids, Ids, int32_t>(), "token_ids"_a.noconvert(), "places"_a.noconvert(), "depth"_a)
+      .def_prop_ro("num_tokens", [](const OrderedText& text) { return text.order().num_tokens(); })
+      .def("cursor", [](std::shared_ptr<OrderedText> text) {
+        SuffixOrder::Ends ends = text->order().nowhere();
+        return OrderCursor{std::move(text), std::move(ends)};
+      });
+  nb::class_<OrderCursor>(m, "OrderCursor")
+      .def("follow", &OrderCursor::follow, "token_ids"_a.noconvert())
+      .def("contexts", &contexts_in_order)
+      .def("best_chain", &best_chain_in_order, "max_drafts"_a, "rule"_a);
+}
+
 }  // namespace
 
 void bind_lookup(nb::module_& m) {
   bind_automaton(m);
   bind_chain(m);
+  bind_order(m);
   nb::class_<NgramIndex>(m, "NgramIndex")
       .def(nb::init<int32_t, int32_t>(), "min_size"_a, "max_size"_a)
       .def_prop_ro("num_tokens", &NgramIndex::num_tokens)

@@ -282,6 +282,37 @@ class Cursor:
     ) -> tuple[tuple[int, ...], tuple[float, ...], float]:
         """Drafts, their ``q``, and how many of them are expected to be kept."""
 
+class OrderedText:
+    """A text that grows no more, with its suffixes in order: csrc/suffix_order.h.
+
+    The arrays are int32 of one length, kept alive and not copied; they must not change. -1 stands
+    between texts. ValueError where a place lies outside the text or a token is negative otherwise.
+    """
+
+    def __init__(
+        self, token_ids: NDArray[np.int32], places: NDArray[np.int32], depth: int
+    ) -> None: ...
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the text, separators included."""
+
+    def cursor(self) -> OrderCursor:
+        """The end of some text of which nothing is known yet."""
+
+class OrderCursor:
+    """The end of some text in an ordered text, which it keeps alive: csrc/lookup_bind.cpp."""
+
+    def follow(self, token_ids: NDArray[np.int32]) -> None:
+        """Go on by tokens of its text."""
+
+    def contexts(self) -> list[tuple[int, int]]:
+        """Ends that occur, longest first: length and how often."""
+
+    def best_chain(
+        self, max_drafts: int, rule: ChainRule
+    ) -> tuple[tuple[int, ...], tuple[float, ...], float]:
+        """Drafts, their ``q``, and how many of them are expected to be kept."""
+
 class NgramIndex:
     """Where every n-gram of a growing text occurred last: csrc/ngram.h."""
 

@@ -34,6 +34,7 @@ DRAFT = DRAFTER | {
     "--spec-draft-tree",
     "--spec-draft-p-min",
     "--spec-suffix-cache",
+    "--spec-suffix-corpus",
     "--spec-trace",
 }
 SHOW_DRAFT = {"--show-draft", "--no-show-draft"}
@@ -98,6 +99,7 @@ TRAIN_FLAGS = {
     | {"--eval-set", "--teacher-forced", "--timed", "--repeats", "--isa", "--json"}
     | THREADS,
     "export": MODEL | OUTPUT | {"--type", "--corpus", "--prompts", "--evaluation"},
+    "suffixes": MODEL | OUTPUT | {"--corpus"},
 }
 
 

@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blockdraft import hub
 from blockdraft.assets import asset_folder, find_shipped, read_index
 from blockdraft.cli import main
-from blockdraft.config import DraftConfig, SamplingParams
+from blockdraft.config import NO_CORPUS, DraftConfig, SamplingParams
 from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.hub import NAMED_MODELS
 from blockdraft.session import Session
+from blockdraft.session.drafting import vocabulary_of
+from blockdraft.speculative import write_suffix_corpus
+from blockdraft.weights.gguf import GGUFFile
 from tests.native_dflash import network
 from tests.tiny import bpe_vocabulary
 
@@ -29,6 +33,10 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def described(path: Path, command: str) -> dict[str, str]:
+    return {"file": path.name, "sha256": sha256_of(path), "command": command}
+
+
 @pytest.fixture(scope="module")
 def target(tiny_model: Callable[..., Path]) -> Path:
     return tiny_model("llama", "Q8_0", layers=5)
@@ -36,19 +44,20 @@ def target(tiny_model: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def shipped(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of assets with a drafter for the tiny target; its path."""
+    """A folder of assets for the tiny target, a drafter and a corpus; the drafter's path."""
     folder = tmp_path / "assets"
     folder.mkdir()
     drafter = replace(network(), config=TOKENS).write_gguf(folder / "tiny.gguf")
+    corpus = folder / "tiny.suffixes"
+    with GGUFFile.open(target) as file:
+        write_suffix_corpus(corpus, [np.arange(20, dtype=np.int32)], vocabulary_of(file))
     entry = {
         "target": "tiny",
         "target_bytes": target.stat().st_size,
-        "file": drafter.name,
-        "sha256": sha256_of(drafter),
-        "tau": {"overall": 2.5, "code": 3},
-        "command": "blockdraft train -m tiny",
+        "drafter": described(drafter, "blockdraft train -m tiny"),
+        "suffix_corpus": described(corpus, "blockdraft train suffixes -m tiny"),
     }
-    (folder / "drafters.json").write_text(json.dumps({sha256_of(target): entry}))
+    (folder / "index.json").write_text(json.dumps({sha256_of(target): entry}))
     monkeypatch.setattr("blockdraft.assets.index.asset_folder", lambda: folder)
     return drafter
 
@@ -69,16 +78,18 @@ def drafted_by(session: Session) -> tuple[str, int] | None:
 def test_every_shipped_file_is_what_the_index_says() -> None:
     named = {model.sha256: model for model in NAMED_MODELS.values()}
     for target_sha256, entry in read_index().items():
-        assert sha256_of(entry.path) == entry.sha256
-        assert entry.tau["overall"] > 1
-        assert "blockdraft train" in entry.command
+        assert entry.assets
+        for asset in entry.assets:
+            assert sha256_of(asset.path) == asset.sha256
+            assert "blockdraft train" in asset.command
         model = named[target_sha256]
         assert (model.name, model.size_bytes) == (entry.target, entry.target_bytes)
 
 
 def test_every_file_in_the_folder_is_in_the_index() -> None:
-    listed = {entry.path for entry in read_index().values()}
-    assert set(asset_folder().glob("*.gguf")) == listed
+    listed = {asset.path for entry in read_index().values() for asset in entry.assets}
+    found = {path for path in asset_folder().iterdir() if path.suffix in {".gguf", ".suffixes"}}
+    assert found == listed
 
 
 # --- the index
@@ -87,7 +98,8 @@ def test_every_file_in_the_folder_is_in_the_index() -> None:
 def test_a_target_is_known_by_its_checksum(shipped: Path, target: Path) -> None:
     entry = find_shipped(target)
     assert entry is not None
-    assert (entry.path, entry.target, entry.tau) == (shipped, "tiny", {"overall": 2.5, "code": 3.0})
+    assert entry.target == "tiny"
+    assert [asset.path for asset in entry.assets] == [shipped, shipped.with_suffix(".suffixes")]
     assert entry == find_shipped(Path("not read"), sha256=sha256_of(target))
     assert find_shipped(target, sha256="0" * 64) is None
 
@@ -102,19 +114,35 @@ def test_a_file_of_another_size_is_not_read(shipped: Path, target: Path, tmp_pat
 
 
 def test_a_missing_file_is_named(shipped: Path, target: Path) -> None:
+    shipped.with_suffix(".suffixes").unlink()
+    with pytest.raises(FileFormatError, match=r"tiny\.suffixes is missing"):
+        load(target)
     shipped.unlink()
     with pytest.raises(FileFormatError, match=r"tiny\.gguf is missing"):
-        find_shipped(target)
+        load(target)
+
+
+def test_what_is_not_drafted_with_need_not_be_there(shipped: Path, target: Path) -> None:
+    shipped.unlink()
+    assert drafted_by(load(target, "suffix")) == ("suffix", 8)
+    shipped.with_suffix(".suffixes").unlink()
+    assert drafted_by(load(target, "suffix", suffix_corpus=NO_CORPUS)) == ("suffix", 8)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{", '{"00": {}}', json.dumps({"0" * 64: {"tau": {}, "target_bytes": "1"}})],
-    ids=["list", "no-json", "no-checksum", "no-number"],
+    [
+        "[]",
+        "{",
+        '{"00": {}}',
+        json.dumps({"0" * 64: {"target": "a", "target_bytes": "1"}}),
+        json.dumps({"0" * 64: {"target": "a", "target_bytes": 1, "drafter": "b.gguf"}}),
+    ],
+    ids=["list", "no-json", "no-checksum", "no-number", "no-file"],
 )
 def test_a_damaged_index_is_named(shipped: Path, target: Path, text: str) -> None:
-    (shipped.parent / "drafters.json").write_text(text)
-    with pytest.raises(FileFormatError, match=r"drafters\.json is damaged"):
+    (shipped.parent / "index.json").write_text(text)
+    with pytest.raises(FileFormatError, match=r"index\.json is damaged"):
         find_shipped(target)
 
 

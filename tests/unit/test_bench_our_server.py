@@ -17,7 +17,7 @@ from blockdraft.config import DraftConfig
     "drafting",
     [
         DraftConfig(),
-        DraftConfig("ngram,suffix", draft_n_max=3, suffix_cache="f", trace="t"),
+        DraftConfig("ngram,suffix", draft_n_max=3, suffix_cache="f", suffix_corpus="c", trace="t"),
         DraftConfig("dflash", "d.gguf", policy="fixed", draft_tree=4, draft_p_min=0.25),
     ],
     ids=["default", "lookups", "network"],

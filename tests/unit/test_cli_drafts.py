@@ -12,7 +12,7 @@ import pytest
 from blockdraft.cli import main
 from blockdraft.cli.colour import painter, why_no_colour
 from blockdraft.cli.sessions import show_stats
-from blockdraft.config import DraftConfig
+from blockdraft.config import NO_CORPUS, DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.session import Result, TextChunk, Timings
 from blockdraft.speculative import Proposal, RoundCounter
@@ -107,6 +107,9 @@ class TestFlags:
                 DraftConfig("ngram", policy="fixed"),
             ),
             (["--spec-suffix-cache", "f"], DraftConfig(suffix_cache="f")),
+            (["--spec-suffix-corpus", "f"], DraftConfig(suffix_corpus="f")),
+            (["--spec-suffix-corpus", "none"], DraftConfig(suffix_corpus=NO_CORPUS)),
+            (["--spec-suffix-corpus", "auto"], DraftConfig()),
             (["--spec-type", "suffix"], DraftConfig("suffix")),
             (
                 ["--spec-type", "suffix", "--spec-suffix-cache", "f", "--spec-draft-p-min", "0.3"],
@@ -161,18 +164,41 @@ class TestFlags:
     def test_the_target_decides_what_nothing_else_does(self, policy: str) -> None:
         asked = DraftConfig(policy=policy)
         assert asked.is_open
-        assert asked.settled("x") == DraftConfig(drafter="x", policy=policy)
+        corpus = NO_CORPUS if policy == "auto" else None
+        whole = DraftConfig(drafter="x", policy=policy, suffix_corpus=corpus)
+        assert asked.settled("x") == whole
         free = "ngram,suffix" if policy == "auto" else "ngram"
-        assert asked.settled(None) == DraftConfig(free, policy=policy)
+        assert asked.settled(None) == DraftConfig(free, policy=policy, suffix_corpus=corpus)
         asked = DraftConfig("dflash", policy=policy)
         assert asked.settled("x") == DraftConfig("dflash", "x", policy=policy)
         with pytest.raises(ConfigError, match="no drafter is given, and none comes with"):
             asked.settled(None)
 
-    def test_a_drafter_that_is_given_leaves_nothing_open(self) -> None:
-        for asked in (DraftConfig(drafter="x"), DraftConfig("dflash", "x")):
-            assert not asked.is_open
-            assert asked.settled("y") is asked
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            DraftConfig("dflash", "x"),
+            DraftConfig("ngram"),
+            DraftConfig(drafter="x", policy="fixed"),
+            DraftConfig(drafter="x", suffix_corpus="c"),
+            DraftConfig("suffix", suffix_corpus=NO_CORPUS),
+        ],
+    )
+    def test_what_is_given_leaves_nothing_open(self, asked: DraftConfig) -> None:
+        assert not asked.is_open
+        assert asked.settled("y", "d") is asked
+
+    @pytest.mark.parametrize("spec_type", [None, "suffix", "ngram,suffix"])
+    def test_a_corpus_is_taken_from_what_is_shipped(self, spec_type: str | None) -> None:
+        asked = DraftConfig(spec_type)
+        assert asked.settled(None, "d").suffix_corpus == "d"
+        assert asked.settled(None).suffix_corpus == NO_CORPUS
+        assert not asked.settled(None).is_open
+
+    def test_a_corpus_is_for_suffixes(self) -> None:
+        with pytest.raises(ConfigError, match="suffix_corpus is c, but spec_type is ngram"):
+            DraftConfig("ngram", suffix_corpus="c")
+        DraftConfig("ngram", suffix_corpus=NO_CORPUS)
 
     def test_bench_takes_a_drafter(self, tiny_model: Callable[..., Path], capsys: Output) -> None:
         model = str(tiny_model())

@@ -47,6 +47,24 @@ def test_a_corpus_is_made_and_continued(command: list[str], tmp_path: Path, caps
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'c'}: 6 kept, ")
 
 
+def test_a_corpus_becomes_a_file_to_look_drafts_up_in(
+    command: list[str], tmp_path: Path, tiny_model: Callable[..., Path], capsys: Output
+) -> None:
+    assert main(command) == 0
+    corpus, output = Corpus.open(tmp_path / "c"), tmp_path / "answers"
+    line = ["train", "suffixes", "--corpus", str(tmp_path / "c"), "-o", str(output)]
+    capsys.readouterr()
+    assert main([*line, "-m", str(tiny_model())]) == 0
+    num_tokens = sum(len(each.token_ids) - each.prompt_length for each in corpus)
+    shown = capsys.readouterr().out
+    assert shown == f"{output}: {len(corpus)} answers, {num_tokens} tokens, 0.0 MB\n"
+    asked = ["run", "hi", "-m", str(tiny_model()), "-t", "1", "-n", "4", "-c", "64"]
+    assert main([*asked, "--spec-suffix-corpus", str(output)]) == 0
+    other = str(tiny_model("llama", "Q8_0", layers=5))
+    assert main([*line, "-m", other]) == 2
+    assert f"the corpus {tmp_path / 'c'} was written by the model" in capsys.readouterr().err
+
+
 def test_flags_reach_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 

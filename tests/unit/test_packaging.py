@@ -110,12 +110,14 @@ def test_wheels_bring_shipped_drafters_and_the_web_page(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    suffixes = (package / "assets").glob("*.suffixes")
     page = (package / "serve" / "page").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         assert {
-            "blockdraft/assets/drafters.json",
+            "blockdraft/assets/index.json",
             "blockdraft/assets/index.py",
             "blockdraft/assets/some.gguf",
             "blockdraft/serve/page/index.html",
+            *(f"blockdraft/assets/{path.name}" for path in suffixes),
             *(f"blockdraft/serve/page/{path.name}" for path in page),
         } <= set(archive.namelist())

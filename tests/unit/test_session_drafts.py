@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blockdraft.config import DraftConfig, SamplingParams
 from blockdraft.engine import Engine
 from blockdraft.errors import ConfigError, FileFormatError
 from blockdraft.session import Result, Session
+from blockdraft.session.drafting import vocabulary_of
+from blockdraft.speculative import write_suffix_corpus
+from blockdraft.weights.gguf import GGUFFile
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.fake_codec import ALPHABET, FakeCodec, text_of
 from tests.fake_target import VOCAB_SIZE, FakeTarget
@@ -136,6 +140,21 @@ class TestSuffix:
         assert plain.token_ids == first.token_ids == second.token_ids
         rounds = [one.stats.num_rounds for one in (plain, first, second) if one.stats is not None]
         assert rounds[0] == rounds[1] > rounds[2]
+
+    def test_answers_that_were_made_before_are_drafted_from(
+        self, tiny_model: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        model, corpus = tiny_model(), tmp_path / "answers"
+        plain = self.ask(model)
+        with GGUFFile.open(model) as file:
+            write_suffix_corpus(corpus, [np.array(plain.token_ids, np.int32)], vocabulary_of(file))
+        found = self.ask(model, suffix_corpus=str(corpus))
+        assert found.token_ids == plain.token_ids
+        assert found.stats is not None
+        assert plain.stats is not None
+        assert found.stats.num_rounds < 0.6 * plain.stats.num_rounds
+        with pytest.raises(ConfigError, match=f"^{corpus}: has answers in a vocabulary of"):
+            self.ask(tiny_model("gemma3", "Q8_0"), suffix_corpus=str(corpus))
 
     def test_answers_of_another_vocabulary_are_refused(
         self, tiny_model: Callable[..., Path], tmp_path: Path

@@ -21,6 +21,8 @@ from blockdraft.speculative import (
     SuffixCache,
     SuffixDrafter,
     Vocabulary,
+    open_suffix_corpus,
+    write_suffix_corpus,
 )
 from blockdraft.speculative import suffix_cache as caching
 from blockdraft.speculative.suffix import (
@@ -209,6 +211,25 @@ def test_probabilities_are_honest() -> None:
     )
     mean = sum(map(sum, kept.values())) / sum(map(len, kept.values()))
     assert mean == pytest.approx(len(kept[True]) / sum(map(len, kept.values())), abs=0.12)
+
+
+def test_a_corpus_is_looked_into_as_well(tmp_path: Path) -> None:
+    answers = [np.array(list(range(60)), np.int32)] * 20
+    write_suffix_corpus(tmp_path / "answers", answers, VOCABULARY)
+    corpus = open_suffix_corpus(tmp_path / "answers", VOCABULARY)
+    drafter = SuffixDrafter(4, corpus=corpus)
+    drafter.start(0)
+    text = [100, *range(30)]  # longer than a context
+    (proposal,) = drafter.propose([task(text)])
+    assert proposal.token_ids == (30, 31, 32, 33)
+    (proposal,) = drafter.propose([task([*text, 30, 31])])
+    assert proposal.token_ids == (32, 33, 34, 35)
+    (proposal,) = drafter.propose([task([*text, 30, 31, 200])])
+    assert proposal == NO_DRAFTS
+    own = [7, 8, 200] * 8
+    drafter.start(1)
+    (proposal,) = drafter.propose([task([*own, 7, 8], sequence_id=1)])
+    assert proposal.token_ids[0] == 200  # its own text is surer
 
 
 class TestEarlierAnswers:

@@ -1,8 +1,8 @@
-"""Which drafter comes with blockdraft for a target.
+"""What comes with blockdraft for a target, to draft with.
 
-``drafters.json`` is one object: the sha256 of a target's file, and for it ``target`` (its name),
-``target_bytes``, ``file`` (the drafter's name in this folder), ``sha256`` of that file, ``tau``
-(mean acceptance length by category, "overall" included) and ``command`` (what trained it).
+``index.json`` is one object: the sha256 of a target's file, and for it ``target`` (its name),
+``target_bytes``, and ``drafter`` (a network) or ``suffix_corpus`` or both. Either has ``file`` (the
+name in this folder), ``sha256`` of that file and ``command`` (what made it).
 
 Knows checksums and sizes, nothing of what is in a model's or a drafter's file.
 """
@@ -15,31 +15,56 @@ from pathlib import Path
 
 from blockdraft.errors import FileFormatError
 
-__all__ = ["ShippedDrafter", "asset_folder", "find_shipped", "read_index"]
+__all__ = ["Asset", "Shipped", "asset_folder", "find_shipped", "read_index"]
 
-_INDEX = "drafters.json"
+_INDEX = "index.json"
 _SHA256_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ShippedDrafter:
+class Asset:
+    """One file.
+
+    Attributes:
+        path: Where it is.
+        sha256: Its checksum.
+        command: What made it.
+    """
+
+    path: Path
+    sha256: str
+    command: str
+
+    def check(self) -> None:
+        """Make sure that it is there.
+
+        Raises:
+            FileFormatError: It is not.
+        """
+        if not self.path.is_file():
+            raise FileFormatError(f"{self.path} is missing: the installation is not complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
     """One entry of the index.
 
     Attributes:
         target: Name of the target.
         target_bytes: Size of the target's file.
-        path: The drafter's file.
-        sha256: Its checksum.
-        tau: Mean acceptance length by category, "overall" included.
-        command: What trained it.
+        drafter: A network made for it.
+        suffix_corpus: Answers of the target, to look drafts up in.
     """
 
     target: str
     target_bytes: int
-    path: Path
-    sha256: str
-    tau: Mapping[str, float]
-    command: str
+    drafter: Asset | None
+    suffix_corpus: Asset | None
+
+    @property
+    def assets(self) -> tuple[Asset, ...]:
+        """What there is."""
+        return tuple(each for each in (self.drafter, self.suffix_corpus) if each is not None)
 
 
 def asset_folder() -> Path:
@@ -47,8 +72,8 @@ def asset_folder() -> Path:
     return Path(__file__).parent
 
 
-def read_index() -> dict[str, ShippedDrafter]:
-    """All shipped drafters by the checksum of their target.
+def read_index() -> dict[str, Shipped]:
+    """Everything that is shipped, by the checksum of its target.
 
     Raises:
         FileFormatError: The index is damaged.
@@ -62,8 +87,8 @@ def read_index() -> dict[str, ShippedDrafter]:
         raise FileFormatError(f"{path} is damaged: {error!r}") from error
 
 
-def find_shipped(target: Path, *, sha256: str | None = None) -> ShippedDrafter | None:
-    """The drafter for a target's file; None where none is known.
+def find_shipped(target: Path, *, sha256: str | None = None) -> Shipped | None:
+    """What comes with blockdraft for a target's file; None where none is known.
 
     A file of a size that no known target has is not read.
 
@@ -72,7 +97,7 @@ def find_shipped(target: Path, *, sha256: str | None = None) -> ShippedDrafter |
         sha256: Its checksum where it is known already; None computes it where that can matter.
 
     Raises:
-        FileFormatError: The index is damaged, or the drafter's file is missing.
+        FileFormatError: The index is damaged.
     """
     index = read_index()
     if sha256 is None:
@@ -81,10 +106,7 @@ def find_shipped(target: Path, *, sha256: str | None = None) -> ShippedDrafter |
             return None
         with target.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    found = index.get(sha256)
-    if found is not None and not found.path.is_file():
-        raise FileFormatError(f"{found.path} is missing: the installation is not complete")
-    return found
+    return index.get(sha256)
 
 
 def _checksum(text: str) -> str:
@@ -93,15 +115,18 @@ def _checksum(text: str) -> str:
     return text
 
 
-def _entry(values: Mapping[str, object], folder: Path) -> ShippedDrafter:
-    tau, size = values["tau"], values["target_bytes"]
-    if not isinstance(tau, dict) or not isinstance(size, int):
-        raise TypeError(f"tau and target_bytes are {tau!r} and {size!r}")
-    return ShippedDrafter(
-        target=str(values["target"]),
-        target_bytes=size,
-        path=folder / str(values["file"]),
-        sha256=_checksum(str(values["sha256"])),
-        tau={str(name): float(value) for name, value in tau.items()},
-        command=str(values["command"]),
-    )
+def _entry(values: Mapping[str, object], folder: Path) -> Shipped:
+    size = values["target_bytes"]
+    if not isinstance(size, int):
+        raise TypeError(f"target_bytes is {size!r}")
+    drafter, corpus = (_asset(values.get(name), folder) for name in ("drafter", "suffix_corpus"))
+    return Shipped(str(values["target"]), size, drafter, corpus)
+
+
+def _asset(values: object, folder: Path) -> Asset | None:
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise TypeError(f"{values!r} describes no file")
+    file, command = str(values["file"]), str(values["command"])
+    return Asset(folder / file, _checksum(str(values["sha256"])), command)

@@ -22,6 +22,7 @@ def draft_flags(drafting: DraftConfig) -> list[str]:
         ("--spec-draft-tree", drafting.draft_tree),
         ("--spec-draft-p-min", drafting.draft_p_min or None),
         ("--spec-suffix-cache", drafting.suffix_cache),
+        ("--spec-suffix-corpus", drafting.suffix_corpus),
         ("--spec-trace", drafting.trace),
     ):
         if value is not None:

@@ -179,6 +179,13 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
         " latest, readable by you alone (default: none are kept)",
     )
     group.add_argument(
+        "--spec-suffix-corpus",
+        default=AUTO,
+        metavar="FILE",
+        help="let --spec-type suffix look into many answers of the model: a FILE of 'train"
+        " suffixes'; auto: what comes with blockdraft for this model; none (default: %(default)s)",
+    )
+    group.add_argument(
         "--spec-trace",
         metavar="FILE",
         help="write every decision of --spec-policy auto to FILE, a JSON object a line",
@@ -215,6 +222,7 @@ def draft_config(args: argparse.Namespace) -> DraftConfig:
         draft_tree=args.spec_draft_tree,
         draft_p_min=args.spec_draft_p_min,
         suffix_cache=args.spec_suffix_cache,
+        suffix_corpus=None if args.spec_suffix_corpus == AUTO else args.spec_suffix_corpus,
         trace=args.spec_trace,
     )
 

@@ -4,13 +4,21 @@ corpus: the model's own answers to many prompts, what a drafter learns from.
 fit: a drafter that learns from them.
 eval: how many of its drafts the model accepts.
 export: a folder that others can use.
+suffixes: the answers as a file to look drafts up in, without a network.
 """
 
 import argparse
 import signal
 from collections.abc import Callable
 
-from blockdraft.cli import train_corpus, train_eval, train_export, train_fit, train_whole
+from blockdraft.cli import (
+    train_corpus,
+    train_eval,
+    train_export,
+    train_fit,
+    train_suffixes,
+    train_whole,
+)
 from blockdraft.cli.parser import Parser
 from blockdraft.errors import ConfigError
 
@@ -22,6 +30,7 @@ STEPS = {
     "fit": train_fit,
     "eval": train_eval,
     "export": train_export,
+    "suffixes": train_suffixes,
 }
 """Sub-commands; each module has ``DESCRIPTION``, ``add_arguments`` and ``run``."""
 

@@ -3,7 +3,7 @@
 Made once at the edge, passed whole, never edited. Knows no files, tensors or text.
 """
 
-from blockdraft.config.drafting import DRAFT_POLICIES, DRAFT_TYPES, DraftConfig
+from blockdraft.config.drafting import DRAFT_POLICIES, DRAFT_TYPES, NO_CORPUS, DraftConfig
 from blockdraft.config.networks import (
     Activation,
     ConvConfig,
@@ -17,6 +17,7 @@ from blockdraft.config.sampling import SamplingParams
 __all__ = [
     "DRAFT_POLICIES",
     "DRAFT_TYPES",
+    "NO_CORPUS",
     "Activation",
     "ConvConfig",
     "DraftConfig",

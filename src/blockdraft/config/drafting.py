@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from blockdraft.config.ranges import check
 from blockdraft.errors import ConfigError
 
-__all__ = ["DRAFT_POLICIES", "DRAFT_TYPES", "DraftConfig"]
+__all__ = ["DRAFT_POLICIES", "DRAFT_TYPES", "NO_CORPUS", "DraftConfig"]
 
 DRAFT_TYPES = ("none", "ngram", "suffix", "dflash", "draft-simple")
 """Ways to draft; "none" decodes plainly."""
@@ -18,6 +18,9 @@ _FREE = "ngram,suffix"
 
 DRAFT_POLICIES = ("auto", "fixed")
 """Who decides how much is drafted."""
+
+NO_CORPUS = "none"
+"""A suffix corpus that is none."""
 
 _MAX_DRAFT_TOKENS = 63
 
@@ -40,6 +43,8 @@ class DraftConfig:
             what pays is verified, and otherwise 0.
         draft_p_min: A draft less probable than this ends a proposal; 0 is off.
         suffix_cache: File of earlier answers that "suffix" looks into and adds to; None for none.
+        suffix_corpus: File of answers that "suffix" looks into as well; `NO_CORPUS` for none. None
+            is what comes with blockdraft for the target.
         trace: File that gets every decision of the policy; None for none.
     """
 
@@ -50,6 +55,7 @@ class DraftConfig:
     draft_tree: int | None = None
     draft_p_min: float = 0.0
     suffix_cache: str | None = None
+    suffix_corpus: str | None = None
     trace: str | None = None
 
     def __post_init__(self) -> None:
@@ -88,12 +94,13 @@ class DraftConfig:
             raise ConfigError(
                 f"draft_p_min is {self.draft_p_min}, but drafts of ngram have no probability"
             )
-        has_suffix = "suffix" in kinds or (not kinds and self.policy == "auto")
-        if not has_suffix and self.suffix_cache is not None:
-            raise ConfigError(
-                f"suffix_cache is {self.suffix_cache}, but spec_type is"
-                f" {self.spec_type or 'not given'}; only suffix looks into it"
-            )
+        corpus = None if self.suffix_corpus == NO_CORPUS else self.suffix_corpus
+        for name, file in (("suffix_cache", self.suffix_cache), ("suffix_corpus", corpus)):
+            if file is not None and not self._has_suffix:
+                raise ConfigError(
+                    f"{name} is {file}, but spec_type is {self.spec_type or 'not given'}; only"
+                    " suffix looks into it"
+                )
         if self.draft_tree and (not has_network or "draft-simple" in kinds):
             raise ConfigError(
                 f"draft_tree is {self.draft_tree}, but spec_type is {self.spec_type}; only dflash"
@@ -114,14 +121,22 @@ class DraftConfig:
         return tuple(self.spec_type.split(",")) if self.spec_type is not None else ()
 
     @property
-    def is_open(self) -> bool:
-        """Whether the target decides who drafts: `settled` closes it."""
+    def _has_suffix(self) -> bool:
+        return "suffix" in self._kinds or (self.spec_type is None and self.policy == "auto")
+
+    @property
+    def _wants_drafter(self) -> bool:
         return self.drafter is None and (self.spec_type is None or "dflash" in self._kinds)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the target decides who drafts or what is looked into: `settled` closes it."""
+        return self._wants_drafter or (self.suffix_corpus is None and self._has_suffix)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Those of `DRAFT_TYPES` that settings which are not open come to; () for "none"."""
-        assert not self.is_open, "these settings depend on the target"
+        assert not self._wants_drafter, "these settings depend on the target"
         if self.spec_type is None:
             return self.drafts_with("dflash")._kinds
         return () if self.spec_type == "none" else self._kinds
@@ -141,23 +156,26 @@ class DraftConfig:
             return self
         return replace(self, spec_type=f"{_FREE},{kind}" if self.policy == "auto" else kind)
 
-    def settled(self, shipped: str | None) -> "DraftConfig":
+    def settled(self, drafter: str | None, suffix_corpus: str | None = None) -> "DraftConfig":
         """These settings for a target, with nothing left open.
 
         Args:
-            shipped: The drafter that comes with blockdraft for the target; None where there is
-                none.
+            drafter: What comes with blockdraft for the target; None where nothing does.
+            suffix_corpus: The same.
 
         Raises:
             ConfigError: They ask for a drafter and there is none.
         """
-        if not self.is_open:
-            return self
-        if shipped is None and self.spec_type is not None:
+        settled = self
+        if self._wants_drafter and drafter is not None:
+            settled = replace(settled, drafter=drafter)
+        elif self._wants_drafter and self.spec_type is None:
+            settled = replace(settled, spec_type=_FREE if self.policy == "auto" else "ngram")
+        elif self._wants_drafter:
             raise ConfigError(
                 f"spec_type is {self.spec_type}, but no drafter is given, and none comes with"
                 " blockdraft for this target"
             )
-        if shipped is None:
-            return replace(self, spec_type=_FREE if self.policy == "auto" else "ngram")
-        return replace(self, drafter=shipped)
+        if settled.is_open:
+            settled = replace(settled, suffix_corpus=suffix_corpus or NO_CORPUS)
+        return settled

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TextIO
 
 from blockdraft import hub
+from blockdraft._native import OrderedText
 from blockdraft.assets import find_shipped
-from blockdraft.config import DraftConfig, DrafterConfig
+from blockdraft.config import NO_CORPUS, DraftConfig, DrafterConfig
 from blockdraft.errors import ConfigError
 from blockdraft.models.drafter import DrafterModel, load_drafter
 from blockdraft.models.small import SmallModel, check_small, load_small
@@ -30,12 +31,20 @@ from blockdraft.speculative import (
     SuffixCache,
     SuffixDrafter,
     Vocabulary,
+    open_suffix_corpus,
 )
 from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
 from blockdraft.weights.gguf import GGUFFile
 from blockdraft.weights.names import SUPPORTED_ARCHITECTURES, read_model_config
 
-__all__ = ["most_drafts", "new_drafter", "open_drafter", "settle", "taps_of"]
+__all__ = [
+    "most_drafts",
+    "new_drafter",
+    "open_drafter",
+    "settle",
+    "taps_of",
+    "vocabulary_of",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,18 +59,26 @@ _FEW_DRAFTS = 7
 
 
 def settle(config: DraftConfig, target: Path) -> DraftConfig:
-    """How a session on the file ``target`` drafts: by a shipped drafter where nothing else is said.
+    """How a session on the file ``target`` drafts: with what is shipped where nothing else is said.
 
     Raises:
         ConfigError: A drafter is asked for, and none is given or shipped.
-        FileFormatError: The installation is damaged.
+        FileFormatError: The installation is damaged, or not complete.
     """
     if not config.is_open:
         return config
     shipped = find_shipped(target, sha256=hub.verified_sha256(target))
-    if shipped is not None:
-        _LOG.info("drafting with %s, made for %s", shipped.path, shipped.target)
-    return config.settled(None if shipped is None else str(shipped.path))
+    if shipped is None:
+        return config.settled(None)
+    drafter, corpus = shipped.drafter, shipped.suffix_corpus
+    settled = config.settled(
+        None if drafter is None else str(drafter.path), None if corpus is None else str(corpus.path)
+    )
+    for asset in shipped.assets:
+        if str(asset.path) in (settled.drafter, settled.suffix_corpus):
+            asset.check()
+            _LOG.info("drafting with %s, made for %s", asset.path, shipped.target)
+    return settled
 
 
 @contextmanager
@@ -137,7 +154,8 @@ def new_drafter(
         drafters.append(NgramDrafter(num_drafts))
     if "suffix" in config.kinds:
         limits = DraftLimits(min_prob=config.draft_p_min)
-        drafters.append(SuffixDrafter(num_drafts, limits, cache=_open_cache(config, target_file)))
+        cache, corpus = _open_cache(config, target_file), _open_corpus(config, target_file)
+        drafters.append(SuffixDrafter(num_drafts, limits, cache=cache, corpus=corpus))
     model: DrafterModel | SmallModel | None = None
     if isinstance(file, GGUFFile):
         model = load_small(file, target, target_file=target_file)
@@ -222,8 +240,19 @@ def _open_cache(config: DraftConfig, target: GGUFFile) -> SuffixCache | None:
     """The earlier answers that the settings name; None if they name none."""
     if config.suffix_cache is None:
         return None
-    vocabulary = Vocabulary(read_model_config(target).vocab_size, target.metadata_digest())
-    return SuffixCache.open(Path(config.suffix_cache).expanduser(), vocabulary)
+    return SuffixCache.open(Path(config.suffix_cache).expanduser(), vocabulary_of(target))
+
+
+def _open_corpus(config: DraftConfig, target: GGUFFile) -> OrderedText | None:
+    """The answers that the settings name to look into; None if they name none."""
+    if config.suffix_corpus in (None, NO_CORPUS):
+        return None
+    return open_suffix_corpus(Path(config.suffix_corpus).expanduser(), vocabulary_of(target))
+
+
+def vocabulary_of(target: GGUFFile) -> Vocabulary:
+    """What the token ids of a target mean."""
+    return Vocabulary(read_model_config(target).vocab_size, target.metadata_digest())
 
 
 def _check(file: DrafterFile, target: GGUFFile) -> None:

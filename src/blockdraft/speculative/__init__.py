@@ -8,6 +8,7 @@ from blockdraft.speculative.ngram import NgramDrafter
 from blockdraft.speculative.stats import RoundCounter, SpeculationStats
 from blockdraft.speculative.suffix import DraftLimits, SuffixDrafter
 from blockdraft.speculative.suffix_cache import SuffixCache, Vocabulary
+from blockdraft.speculative.suffix_corpus import open_suffix_corpus, write_suffix_corpus
 from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
 from blockdraft.speculative.verify import verify
 
@@ -28,5 +29,7 @@ __all__ = [
     "SuffixDrafter",
     "Verdict",
     "Vocabulary",
+    "open_suffix_corpus",
     "verify",
+    "write_suffix_corpus",
 ]

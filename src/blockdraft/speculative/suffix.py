@@ -1,8 +1,8 @@
 """A drafter without weights: what usually followed the same tokens in prompt and output.
 
 Reads the contexts of the end off a suffix automaton (csrc/automaton.h), however long they are, and
-says how probable each draft is (csrc/chain.h). Optionally looks into earlier answers too. Knows no
-text and no model.
+says how probable each draft is (csrc/chain.h). Optionally looks into earlier answers too, and into
+a corpus of answers that was made before. Knows no text and no model.
 
 Source: arXiv:2411.04975 (SuffixDecoding).
 """
@@ -91,14 +91,18 @@ class DraftLimits:
 
 
 class _Sequence:
-    """What is known of one sequence: its own text, and where its end is in earlier answers."""
+    """What is known of one sequence: its own text, and where its end is in other answers."""
 
-    def __init__(self, max_tokens: int, cache: SuffixCache | None) -> None:
+    def __init__(
+        self, max_tokens: int, cache: SuffixCache | None, corpus: _native.OrderedText | None
+    ) -> None:
         self.text = _native.RecentText(DEPTH, max_tokens)
         self.token_ids: NDArray[np.int32] = np.empty(0, np.int32)
         self.prompt_length: int | None = None
         self._cache = cache
         self._cursor = None if cache is None else _native.Cursor(cache.automaton)
+        self._corpus = corpus
+        self._in_corpus = None if corpus is None else corpus.cursor()
 
     @property
     def output(self) -> NDArray[np.int32]:
@@ -111,23 +115,31 @@ class _Sequence:
         new = token_ids[self.text.num_tokens :]
         self.token_ids = token_ids
         self.text.extend(new)
+        self._follow_cache(new)
+        if self._corpus is not None and self._in_corpus is not None:
+            if len(new) > DEPTH:  # no context reaches farther back
+                self._in_corpus, new = self._corpus.cursor(), new[-DEPTH:]
+            self._in_corpus.follow(new)
+
+    def _follow_cache(self, new: NDArray[np.int32]) -> None:
         if self._cache is None or self._cursor is None:
             return
         known = self._cache.automaton
         if self._cursor.automaton is not known:  # rotated
             self._cursor = _native.Cursor(known)
-            new = token_ids[-DEPTH:]
+            new = self.token_ids[-DEPTH:]
         self._cursor.follow(new)
 
     def drafts(
         self, max_drafts: int, own: _native.ChainRule, earlier: _native.ChainRule
     ) -> Proposal:
-        """What either text proposes, whichever expects more; its own where they are equal."""
+        """What the text that expects most proposes; its own where they are equal."""
         token_ids, probs, expected = self.text.automaton.end().best_chain(max_drafts, own)
-        if self._cursor is not None:
-            other, other_probs, more = self._cursor.best_chain(max_drafts, earlier)
-            if more > expected:
-                token_ids, probs = other, other_probs
+        for cursor in (self._cursor, self._in_corpus):
+            if cursor is not None:
+                other, other_probs, more = cursor.best_chain(max_drafts, earlier)
+                if more > expected:
+                    token_ids, probs, expected = other, other_probs, more
         return Proposal.chain(token_ids, probs) if token_ids else NO_DRAFTS
 
 
@@ -141,6 +153,7 @@ class SuffixDrafter:
             1.5 times `_native.SuffixAutomaton.BYTES_PER_TOKEN` for each.
         cache: Earlier answers to look into as well, and to add the answers to. Whoever drafts
             with it can tell by the speed what is in it: give it to one user's requests only.
+        corpus: Answers that anybody may know, to look into as well.
 
     Raises:
         ConfigError: ``num_draft_tokens`` is below 1 or ``max_tokens`` below 2.
@@ -156,6 +169,7 @@ class SuffixDrafter:
         *,
         max_tokens: int = MAX_TOKENS,
         cache: SuffixCache | None = None,
+        corpus: _native.OrderedText | None = None,
     ) -> None:
         if num_draft_tokens < 1:
             raise ConfigError(f"draft tokens is {num_draft_tokens}; it must be at least 1")
@@ -166,11 +180,12 @@ class SuffixDrafter:
         self._own, self._earlier = limits.rule(OWN_DISCOUNTS), limits.rule(EARLIER_DISCOUNTS)
         self._max_tokens = max_tokens
         self._cache = cache
+        self._corpus = corpus
         self._sequences: dict[int, _Sequence] = {}
 
     def start(self, sequence_id: int) -> None:
         """A sequence begins."""
-        self._sequences[sequence_id] = _Sequence(self._max_tokens, self._cache)
+        self._sequences[sequence_id] = _Sequence(self._max_tokens, self._cache, self._corpus)
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """A chain for each task whose end occurred before."""

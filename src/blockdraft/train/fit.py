@@ -4,7 +4,6 @@ A folder holds one run: its checkpoint, the drafter so far (a Hugging Face folde
 no flags.
 """
 
-import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from blockdraft.train.prepare import Given, Parts, prepare, split_corpus
 from blockdraft.train.processes import Processes
 from blockdraft.train.restart import given_drafter
 from blockdraft.train.settings import TrainingSettings, settings_from
-from blockdraft.train.shards import Corpus, CorpusSequence
+from blockdraft.train.shards import Corpus, CorpusSequence, check_target
 from blockdraft.train.trainer import CHECKPOINT, Hooks, Trainer
 
 __all__ = ["FitResult", "RunFiles", "fit"]
@@ -96,7 +95,7 @@ def fit(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     corpus = Corpus.open(files.corpus)
-    _check_target(corpus, files)
+    check_target(corpus, files.corpus, files.target)
     checkpoint = _checkpoint(files.output / CHECKPOINT, resume=resume)
     if checkpoint is not None and files.drafter is not None:
         raise ConfigError(f"{files.output} goes on with its checkpoint, not with {files.drafter}")
@@ -129,16 +128,6 @@ def fit(
         evaluation = trainer.run()
     done = trainer.progress
     return FitResult(evaluation, done.steps, done.seconds / 3600, done.label_rows)
-
-
-def _check_target(corpus: Corpus, files: RunFiles) -> None:
-    with files.target.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != corpus.target_sha256:
-        raise ConfigError(
-            f"the corpus {files.corpus} was written by the model {corpus.target_sha256[:12]},"
-            f" {files.target} is {found[:12]}"
-        )
 
 
 def _checkpoint(path: Path, *, resume: bool) -> Checkpoint | None:

@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 from blockdraft.errors import ConfigError
 from blockdraft.train.shard_files import CorpusSequence, read_manifest, read_shard, shard_paths
 
-__all__ = ["Corpus", "CorpusSequence"]
+__all__ = ["Corpus", "CorpusSequence", "check_target"]
 
 _HASH_LEVELS = 2**32
 
@@ -83,3 +83,18 @@ class Corpus(Sequence[CorpusSequence]):
 
 def _hash_level(prompt_id: str) -> int:
     return int.from_bytes(hashlib.sha256(prompt_id.encode()).digest()[:4], "little")
+
+
+def check_target(corpus: Corpus, folder: Path, target: Path) -> None:
+    """Refuse the corpus in ``folder`` of another model than the file ``target``.
+
+    Raises:
+        ConfigError: It was written by another one.
+    """
+    with target.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != corpus.target_sha256:
+        raise ConfigError(
+            f"the corpus {folder} was written by the model {corpus.target_sha256[:12]},"
+            f" {target} is {found[:12]}"
+        )
