@@ -193,7 +193,9 @@ class ScriptedNetwork:
         return found.token_ids, found.logits, found.probs, found.scores
 
 
-def scripted(*args: Any, **options: Any) -> tuple[DFlashDrafter, ScriptedNetwork]:
+def scripted(
+    *args: Any, tree_nodes: int = 0, **options: Any
+) -> tuple[DFlashDrafter, ScriptedNetwork]:
     """A drafter with a scripted network, and the network."""
     model: Any = ScriptedNetwork(*args, **options)
-    return DFlashDrafter(model), model
+    return DFlashDrafter(model, tree_nodes=tree_nodes), model

@@ -1,8 +1,10 @@
 """Ways to write one answer over one target: they differ in time, not in tokens."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blockdraft.bench.subject import Subject
@@ -17,8 +19,10 @@ from blockdraft.bench.ways import (
 from blockdraft.config import DraftConfig
 from blockdraft.errors import ConfigError
 from blockdraft.session import Session
-from blockdraft.speculative import Controller
+from blockdraft.session.drafting import vocabulary_of
+from blockdraft.speculative import Controller, write_suffix_corpus
 from blockdraft.speculative.costs import CostCurve, CostModel
+from blockdraft.weights.gguf import GGUFFile
 from tests.native_dflash import network
 
 PROMPT = "a b a b a b"
@@ -75,6 +79,22 @@ def test_every_drafter_is_tried_by_itself(
     drafters = [way.session.engine.drafter for way in ways]
     assert all(isinstance(one, Controller) for one in drafters)
     assert [one.type_name for one in drafters if one is not None] == ["ngram", "suffix", "dflash"]
+
+
+def test_a_drafter_alone_has_only_what_it_uses(
+    session: Session, subject: Subject, drafting: DraftConfig, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "answers"
+    with GGUFFile.open(subject.path) as file:
+        write_suffix_corpus(corpus, [np.arange(20, dtype=np.int32)], vocabulary_of(file))
+    whole = replace(drafting, draft_tree=4, draft_p_min=0.1, suffix_corpus=str(corpus))
+    assert len(list(lone_ways(session, subject, whole))) == 3
+    assert whole.alone("suffix") == DraftConfig(
+        "suffix", draft_p_min=0.1, suffix_corpus=str(corpus)
+    )
+    assert whole.alone("ngram") == DraftConfig("ngram")
+    network = whole.alone("dflash")
+    assert (network.drafter, network.draft_tree, network.suffix_corpus) == (whole.drafter, 4, None)
 
 
 def test_one_drafter_is_alone_in_any_case(subject: Subject) -> None:

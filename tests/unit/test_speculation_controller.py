@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -11,7 +12,7 @@ import pytest
 
 from blockdraft.config import SamplingParams
 from blockdraft.engine import Request
-from blockdraft.kv_cache import KVLayout
+from blockdraft.kv_cache import KVLayout, KVPool, SequenceCache
 from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import NO_DRAFTS, CommittedRows, DraftTask, NgramDrafter, Proposal
 from blockdraft.speculative.controller import Controller
@@ -83,13 +84,28 @@ class Fixed:
         self.open_ids.remove(sequence_id)
 
 
+class Tree(Fixed):
+    """Its blocks have room for a tree, its chains for three drafts."""
+
+    depth = 3
+
+
+class Small(Fixed):
+    """A smaller model, which has made four passes."""
+
+    num_steps = 4
+
+
 def task(sequence_id: int = 0, max_drafts: int = 7) -> DraftTask:
     return DraftTask(sequence_id, np.arange(5, dtype=np.int32), max_drafts, PARAMS, 0)
 
 
-def committed(accepted: Sequence[int], sequence_id: int = 0, start: int = 4) -> CommittedRows:
+def committed(
+    accepted: Sequence[int], sequence_id: int = 0, start: int = 4, pass_rows: int = 0
+) -> CommittedRows:
     token_ids = np.array([0, *accepted], np.int32)
-    return CommittedRows(sequence_id, start, token_ids, np.zeros((len(token_ids), 1), np.float32))
+    features = np.zeros((len(token_ids), 1), np.float32)
+    return CommittedRows(sequence_id, start, token_ids, features, pass_rows=pass_rows)
 
 
 class World:
@@ -127,7 +143,8 @@ class World:
             num_drafted = sum(size > 0 for size in sizes)
             if proposal and self.stall_every and num_drafted % self.stall_every == 0:
                 self.clock.now += self.stall_s
-            rows = committed(proposal.token_ids[:num_accepted], start=position)
+            accepted = proposal.token_ids[:num_accepted]
+            rows = committed(accepted, start=position, pass_rows=1 + len(proposal))
             if not rests or self.controller.cache_layout is not None:
                 self.controller.observe([rows])
             position += len(rows.token_ids)
@@ -287,8 +304,58 @@ def test_passes_teach_what_they_cost() -> None:
     for _ in range(3):
         controller.propose([task()])
         clock.now += 5.0
-        controller.observe([committed((1, 2, 3))])
+        controller.observe([committed((1, 2, 3), pass_rows=4)])
     assert costs.verify_seconds(4) == pytest.approx(5.0, rel=0.1)
+
+
+def test_rows_of_others_in_a_pass_are_not_booked_on_it() -> None:
+    """A sequence that does not draft is not told of, but costs time."""
+    clock = Clock()
+    costs = CostModel(CostCurve({1: 1.0, 4: 1.0}))
+    controller = Controller([Fixed("free", (1, 2, 3), 0.9, costs_kv=False)], costs, clock=clock)
+    controller.start(0)
+    for _ in range(3):
+        controller.propose([task()])
+        clock.now += 5.0
+        controller.observe([committed((1, 2, 3), pass_rows=204)])
+    assert costs.verify_seconds(4) == 1.0
+
+
+def test_sure_drafts_are_better_than_many_doubtful_ones() -> None:
+    doubtful = Fixed("long", (1, 2, 3, 4, 5), 0.62, costs_kv=False)
+    sure = Fixed("short", (6, 7), 0.9, costs_kv=False)
+    costs = CostModel(CostCurve({1: 1.0, 3: 1.1, 6: 2.2}))
+    controller = Controller([doubtful, sure], costs)
+    controller.start(0)
+    assert controller.propose([task()])[0].drafter == "short"
+
+
+def test_a_network_is_not_asked_for_more_than_its_chain() -> None:
+    net = Tree("net", (1, 2, 3), 0.9, costs_kv=True)
+    net.block_size = 16
+    World([net], FLAT).run(40, num_accepted=3)
+    assert set(net.depths) <= {1, 2, 3}
+
+
+def test_short_answers_do_not_make_trials_more_frequent() -> None:
+    net = Fixed("net", (1, 2, 3), 0.9, costs_kv=True, seconds=0.5)
+    world = World([net], {1: 1.0, 4: 1.6})
+    world.run(200, num_accepted=0)
+    before = net.num_proposals
+    for _ in range(300):
+        world.run(2, num_accepted=0)
+    assert net.num_proposals - before <= 12
+
+
+def test_what_a_smaller_model_reads_is_not_booked_on_its_steps() -> None:
+    small = Small("small", (1, 2, 3), 0.9, costs_kv=True, seconds=40.4)
+    costs = CostModel(CostCurve(FLAT), {"small": CostCurve({1: 0.1})}, read={"small": 1.0})
+    controller = Controller([small], costs, accepted=(0.99, 0.98, 0.97), clock=small.clock)
+    controller.start(0)
+    unread = SequenceCache(KVPool(KVLayout(1, 16, (0,)), 1 << 20))
+    controller.propose([replace(task(), token_ids=np.arange(41, dtype=np.int32), cache=unread)])
+    assert small.num_proposals == 1
+    assert costs.draft_seconds("small", 1) == pytest.approx(0.1)
 
 
 def test_a_pass_with_a_prompt_in_it_teaches_nothing() -> None:
@@ -300,7 +367,8 @@ def test_a_pass_with_a_prompt_in_it_teaches_nothing() -> None:
     for _ in range(3):
         controller.propose([task()])
         clock.now += 5.0
-        controller.observe([committed((1, 2, 3)), committed((0,) * 60, sequence_id=1)])
+        others = committed((0,) * 60, sequence_id=1, pass_rows=65)
+        controller.observe([committed((1, 2, 3), pass_rows=65), others])
     assert costs.verify_seconds(4) == 1.0
 
 

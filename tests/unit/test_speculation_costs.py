@@ -25,6 +25,14 @@ def test_linear_between_sizes_and_beyond_them() -> None:
     assert [curve.seconds(rows) for rows in (1, 2, 3, 4, 5)] == [1.0, 1.0, 2.0, 3.0, 4.0]
 
 
+def test_what_is_written_down_is_as_slow_bit_for_bit() -> None:
+    costs = CostModel(CostCurve({1: 0.1, 8: 0.3}), context=ContextCost(1.1e-5, 3.3e-6))
+    costs.slowness = 1.2345
+    again = CostModel.from_json(costs.to_json())
+    for context in (0.1, 77.7, 1234.5):
+        assert again.verify_seconds(5, 3, context) == costs.verify_seconds(5, 3, context)
+
+
 def test_one_size_costs_in_proportion() -> None:
     assert CostCurve({2: 1.0}).seconds(6) == 3.0
 

@@ -137,6 +137,15 @@ def test_a_probability_that_is_no_number_ends_a_proposal() -> None:
     assert len(proposal) == 1
 
 
+def test_it_is_no_node_of_a_tree_either() -> None:
+    scores = np.full((3, 2, 2), 1.0, np.float32)
+    scores[1] = np.nan
+    drafter, _ = scripted(np.array([[1, 2]] * 3, np.int32), scores, tree_nodes=6)
+    (proposal,) = drafter.propose([task_of(empty_cache(drafter))])
+    assert proposal.depth == 1
+    assert not np.isnan(proposal.probs or ()).any()
+
+
 # --- many sequences
 
 

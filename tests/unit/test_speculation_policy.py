@@ -1,5 +1,6 @@
 """Decisions from made-up costs and chances."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -140,6 +141,20 @@ class TestSwitch:
         assert next_switch([self.GOOD], costs, NET, Switch()).runs
         late = Prospect((), self.GOOD.shares, lag=2000)
         assert not next_switch([late], costs, NET, Switch()).runs
+
+    def test_it_is_earned_back_in_the_rounds_that_are_left(self) -> None:
+        costs = CostModel(FLAT.verify, BLOCK, read={"net": 0.1})
+        some = replace(self.GOOD, lag=100)
+        assert next_switch([some], costs, NET, Switch()).runs
+        assert not next_switch([replace(some, left=3)], costs, NET, Switch()).runs
+
+    def test_however_far_behind_it_is_it_is_tried_at_last(self) -> None:
+        costs = CostModel(FLAT.verify, BLOCK, read={"net": 0.1})
+        switch, tries = Switch(), 0
+        for lag in range(3000):
+            switch = next_switch([replace(self.BAD, lag=lag)], costs, NET, switch)
+            tries += switch.runs
+        assert 2 <= tries <= 6
 
     def test_a_pass_for_each_draft_is_paid_for_each(self) -> None:
         costs = CostModel(FLAT.verify, {"net": CostCurve({1: 0.5, 2: 0.6})})

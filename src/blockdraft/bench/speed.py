@@ -50,6 +50,15 @@ class SpeedExtras:
     has_lone: bool = False
     depths: tuple[int, ...] = (0,)
 
+    def __post_init__(self) -> None:
+        """Check that they do not contradict each other.
+
+        Raises:
+            ConfigError: They do.
+        """
+        if self.is_adverse and (self.has_sweep or self.has_lone):
+            raise ConfigError("--adversary replaces the drafters that --sweep and --alone measure")
+
 
 _NOTHING_MORE = SpeedExtras()
 
@@ -155,8 +164,7 @@ def _measure(
     """One prompt every way; None when its answer has no second token."""
     results: dict[str, list[Result]] = {way.name: [] for way in ways}
     for repeat in range(repeats):
-        start = (first + repeat) % len(ways)
-        for way in (*ways[start:], *ways[:start]):
+        for way in _in_turn(ways, first + repeat):
             results[way.name].append(way.answer(prompt.prompt, max_tokens))
     plain, drafted = results[PLAIN], results[DRAFTED]
     timings, stats = plain[0].timings, drafted[0].stats
@@ -183,6 +191,13 @@ def _measure(
         lone_s=lone_s,
         prompt_tokens=timings.prompt_tokens,
     )
+
+
+def _in_turn(ways: Sequence[Way], turn: int) -> list[Way]:
+    """Every other turn the other way round, so that each comes before another as often as after."""
+    start = turn // 2 % len(ways)
+    order = [*ways[start:], *ways[:start]]
+    return order[::-1] if turn % 2 else order
 
 
 def _whole_s(result: Result) -> float:

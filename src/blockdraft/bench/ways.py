@@ -111,8 +111,7 @@ def lone_ways(session: Session, subject: Subject, drafting: DraftConfig) -> Iter
         raise ConfigError(f"{kinds[0]} is alone in any case; --alone is for several drafters")
     drafting = settle(drafting, subject.path)
     for kind in kinds:
-        drafter = None if kind in _LOOKUPS else drafting.drafter
-        one = _drafter(session, subject, replace(drafting, spec_type=kind, drafter=drafter))
+        one = _drafter(session, subject, drafting.alone(kind))
         assert one is not None, "a drafter that the session has"
         yield Way(kind, _session(session, subject, one), is_lone=True)
 
@@ -145,8 +144,7 @@ def _kinds(session: Session) -> list[str]:
 
 
 def _setting(drafting: DraftConfig, kind: str, size: int | None) -> DraftConfig:
-    drafter = None if kind in _LOOKUPS else drafting.drafter
-    return DraftConfig(kind, drafter, policy="fixed", draft_n_max=size)
+    return replace(drafting.alone(kind), policy="fixed", draft_n_max=size, draft_tree=None)
 
 
 def _drafter(session: Session, subject: Subject, setting: DraftConfig) -> Drafter | None:

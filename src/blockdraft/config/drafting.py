@@ -156,6 +156,23 @@ class DraftConfig:
             return self
         return replace(self, spec_type=f"{_FREE},{kind}" if self.policy == "auto" else kind)
 
+    def alone(self, kind: str) -> "DraftConfig":
+        """These settings, which are not open, for one of their kinds; without a trace.
+
+        What only others use is left out.
+        """
+        is_network, is_suffix = kind in _NETWORKS, kind == "suffix"
+        return replace(
+            self,
+            spec_type=kind,
+            drafter=self.drafter if is_network else None,
+            draft_tree=self.draft_tree if kind == "dflash" else None,
+            draft_p_min=0.0 if kind == "ngram" else self.draft_p_min,
+            suffix_cache=self.suffix_cache if is_suffix else None,
+            suffix_corpus=self.suffix_corpus if is_suffix else None,
+            trace=None,
+        )
+
     def settled(self, drafter: str | None, suffix_corpus: str | None = None) -> "DraftConfig":
         """These settings for a target, with nothing left open.
 

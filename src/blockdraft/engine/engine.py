@@ -321,6 +321,7 @@ class Engine:
         seen: list[CommittedRows] = []
         filled: list[SequenceState] = []
         first = first_logits = 0
+        num_rows = sum(advance.num_rows for advance in advances) + sum(map(len, proposals))
         for advance, proposal, verdict in zip(advances, proposals, verdicts, strict=True):
             sequence = advance.sequence
             gain = None
@@ -335,7 +336,8 @@ class Engine:
             if gain is not None:
                 gains.append((sequence, gain))
             if sequence.rounds is not None and self._is_wanted(gain):
-                seen.append(sequence.committed_rows(start, features_of(result, first, kept)))
+                features = features_of(result, first, kept)
+                seen.append(sequence.committed_rows(start, features, num_rows))
             first += advance.num_rows + len(proposal)
         self._observe(seen)
         self._keep(filled)

@@ -152,15 +152,23 @@ class SequenceState:
     def draft_task(self, max_drafts: int) -> DraftTask:
         """What a drafter needs to know of it."""
         params, choice = self.request.params, self.request.choice
+        left = self.request.max_tokens - self.num_output
         return DraftTask(
-            self.request_id, self.token_ids, max_drafts, params, choice, self.draft_cache
+            self.request_id, self.token_ids, max_drafts, params, choice, self.draft_cache, left
         )
 
-    def committed_rows(self, start: int, features: NDArray[np.float32] | None) -> CommittedRows:
-        """What a drafter is told of the rows committed from ``start`` on."""
-        token_ids = self.token_ids[start : self.cache.length]
+    def committed_rows(
+        self, start: int, features: NDArray[np.float32] | None, pass_rows: int = 0
+    ) -> CommittedRows:
+        """What a drafter is told of the rows committed from ``start`` on by a pass."""
         return CommittedRows(
-            self.request_id, start, token_ids, features, self.draft_cache, self._num_prompt
+            self.request_id,
+            start,
+            self.token_ids[start : self.cache.length],
+            features,
+            self.draft_cache,
+            self._num_prompt,
+            pass_rows,
         )
 
     def release(self) -> None:

@@ -8,14 +8,14 @@ requests; what it decides never changes a token.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
+from dataclasses import asdict, replace
 from typing import TextIO
 
 from blockdraft.kv_cache import KVLayout
 from blockdraft.speculative.backlog import Backlog
+from blockdraft.speculative.choice import NOTHING, Choice, better_of
 from blockdraft.speculative.costs import CostModel
-from blockdraft.speculative.drafter import CommittedRows, Drafter, DraftTask, Stepwise
+from blockdraft.speculative.drafter import Branching, CommittedRows, Drafter, DraftTask, Stepwise
 from blockdraft.speculative.habit import Habit, Promise
 from blockdraft.speculative.policy import (
     Network,
@@ -60,25 +60,6 @@ _LONG_MEMORY = 0.98
 """The same for the mean over sequences, with which a new one begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What is drafted for one sequence in this round."""
-
-    name: str
-    proposal: Proposal
-    calibration: Calibration
-    chances: Sequence[float] = ()
-
-    @property
-    def value(self) -> float:
-        """Drafts that are likely accepted if all are verified."""
-        return sum(self.chances)
-
-
-_NOTHING = _Choice("", NO_DRAFTS, Calibration())
-_value = attrgetter("value")
-
-
 class Controller:
     """Drafts with whatever drafter pays, or not at all.
 
@@ -118,16 +99,16 @@ class Controller:
         self._switch = Switch()
         self._rest = 0  # rounds to go in which no drafts are looked for
         self._since_search = 0
-        self._since_asked = _ASK_EVERY
+        self._since_asked = 0
+        self._asks_now = True  # a new sequence may be another kind of text
         self._gain = _FIRST_GAIN
         self._search_s = 0.0  # for each sequence, outside the passes of networks
         self._sunk_s = 0.0
         self._started_s = self._read_s = 0.0
         self._promise = Promise()
-        most = self._network.block_size if self._network is not None else 1
-        self._usual = Habit.expected(most, accepted, _LONG_MEMORY)
+        self._usual = Habit.expected(1 + _depth(self._network), accepted, _LONG_MEMORY)
         self._habits: dict[int, Habit] = {}
-        self._pending: dict[int, _Choice] = {}
+        self._pending: dict[int, Choice] = {}
         self._calibrations: dict[tuple[str, bool], Calibration] = {}
         self._depths: dict[int, int] = {}  # of the network's drafts in this round
         self._context = 0.0
@@ -144,7 +125,7 @@ class Controller:
     def start(self, sequence_id: int) -> None:
         """A sequence begins; the network is expected to do what it usually does."""
         self._rest = 0
-        self._since_asked = max(self._since_asked, _ASK_EVERY)
+        self._asks_now = True
         for drafter in self._drafters:
             drafter.start(sequence_id)
         self._habits[sequence_id] = self._usual.copy(_MEMORY)
@@ -166,10 +147,10 @@ class Controller:
         self._count_round()
         if self._since_plain >= self._plain_every:
             self._plain_every = min(2 * self._plain_every, _PLAIN_EVERY)
-            return self._proposed([_NOTHING] * len(tasks), tasks)
+            return self._proposed([NOTHING] * len(tasks), tasks)
         if self._rest:
             self._rest -= 1
-            return self._proposed([_NOTHING] * len(tasks), tasks)
+            return self._proposed([NOTHING] * len(tasks), tasks)
         choices, sunk_s = self._choices(tasks)
         proposals = self._proposed(self._worth_verifying(choices, sunk_s), tasks)
         self._learn_search_cost(self._proposed_s - start_s - sunk_s, len(tasks))
@@ -190,7 +171,7 @@ class Controller:
         self._since_asked += 1
         self._since_cost += 1
 
-    def _choices(self, tasks: Sequence[DraftTask]) -> tuple[list[_Choice], float]:
+    def _choices(self, tasks: Sequence[DraftTask]) -> tuple[list[Choice], float]:
         """What there is to verify, and the seconds that a network took for it."""
         choices = self._at_hand(tasks)
         sunk_s = 0.0
@@ -201,7 +182,7 @@ class Controller:
             self._learn_draft_cost(self._network, tasks, sunk_s)
         return choices, sunk_s
 
-    def _worth_verifying(self, choices: Sequence[_Choice], sunk_s: float) -> list[_Choice]:
+    def _worth_verifying(self, choices: Sequence[Choice], sunk_s: float) -> list[Choice]:
         """The choices with the drafts that pay."""
         chances = [choice.chances for choice in choices]
         if not any(chances) and not sunk_s:
@@ -226,8 +207,8 @@ class Controller:
         if self._pending:
             self._learn_round(rows)
         for part in rows:
-            choice = self._pending.get(part.sequence_id, _NOTHING)
-            if choice is not _NOTHING:
+            choice = self._pending.get(part.sequence_id, NOTHING)
+            if choice is not NOTHING:
                 self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
         self._pending.clear()
         for drafter in self._free:
@@ -237,9 +218,10 @@ class Controller:
 
     def _learn_round(self, rows: Sequence[CommittedRows]) -> None:
         """What the round cost and brought, and how long to rest after it."""
-        # Else a prompt was read beside it, or what an answer that ended was given is not known.
-        is_alone = self._pending.keys() == {part.sequence_id for part in rows}
         num_rows = sum(1 + len(choice.proposal) for choice in self._pending.values())
+        # Else what an answer that ended was given is not known, or other rows were in the pass.
+        is_alone = self._pending.keys() == {part.sequence_id for part in rows}
+        is_alone = is_alone and rows[0].pass_rows == num_rows
         is_plain = not self._since_plain
         if is_alone and not (is_plain and self._since_cost < _COSTS_EVERY):
             self._learn_cost(num_rows)
@@ -282,7 +264,7 @@ class Controller:
         else:
             self._search_s = each_s
 
-    def _proposed(self, choices: Sequence[_Choice], tasks: Sequence[DraftTask]) -> list[Proposal]:
+    def _proposed(self, choices: Sequence[Choice], tasks: Sequence[DraftTask]) -> list[Proposal]:
         self._pending = {
             task.sequence_id: choice for task, choice in zip(tasks, choices, strict=True)
         }
@@ -294,24 +276,26 @@ class Controller:
             for choice in choices
         ]
 
-    def _at_hand(self, tasks: Sequence[DraftTask]) -> list[_Choice]:
+    def _at_hand(self, tasks: Sequence[DraftTask]) -> list[Choice]:
         """For each task the best of what costs nothing."""
-        best = [_NOTHING] * len(tasks)
+        best = [NOTHING] * len(tasks)
         for drafter in self._free:
             for place, proposal in enumerate(drafter.propose(tasks)):
                 if proposal.token_ids:
                     choice = self._choice(drafter.type_name, tasks[place], proposal)
-                    best[place] = max(best[place], choice, key=_value)
+                    best[place] = self._better(best[place], choice, len(tasks))
         return best
 
-    def _wants_network(self, tasks: Sequence[DraftTask], choices: Sequence[_Choice]) -> bool:
-        if not self._switch.is_on and self._since_asked < _ASK_EVERY:
+    def _wants_network(self, tasks: Sequence[DraftTask], choices: Sequence[Choice]) -> bool:
+        if not (self._switch.is_on or self._asks_now or self._since_asked >= _ASK_EVERY):
             return False
+        self._asks_now = False
         prospects = [
             Prospect(
                 tuple(choice.chances),
                 self._habits[task.sequence_id].prefix_shares(task.max_drafts),
                 _lag(task),
+                task.tokens_left,
             )
             for task, choice in zip(tasks, choices, strict=True)
         ]
@@ -335,27 +319,32 @@ class Controller:
         return self._switch.runs
 
     def _with_network(
-        self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[_Choice]
-    ) -> list[_Choice]:
+        self, network: Drafter, tasks: Sequence[DraftTask], choices: Sequence[Choice]
+    ) -> list[Choice]:
         """The network's drafts, except where those at hand are worth more."""
         assert self._backlog is not None
         self._backlog.tell(task.sequence_id for task in tasks)
         depth, least = self._switch.depth, 0.0
         if self._shape.is_stepwise:  # how far it goes is seen on the way
-            depth = network.block_size - 1
+            depth = _depth(network)
             least = least_chance(self._costs, self._shape, len(tasks), context=self._context)
         self._depths = {task.sequence_id: min(depth, task.max_drafts) for task in tasks}
         proposals = network.propose(
             [replace(task, max_depth=depth, least_chance=least) for task in tasks]
         )
         return [
-            max(self._choice(network.type_name, task, proposal), choice, key=_value)
+            self._better(choice, self._choice(network.type_name, task, proposal), len(tasks))
             for task, proposal, choice in zip(tasks, proposals, choices, strict=True)
         ]
 
-    def _choice(self, name: str, task: DraftTask, proposal: Proposal) -> _Choice:
+    def _better(self, one: Choice, other: Choice, num_sequences: int) -> Choice:
+        return better_of(
+            one, other, self._costs, num_sequences=num_sequences, context=self._context
+        )
+
+    def _choice(self, name: str, task: DraftTask, proposal: Proposal) -> Choice:
         calibration = self._calibration(name, task)
-        return _Choice(name, proposal, calibration, calibration.prefix_chances(proposal))
+        return Choice(name, proposal, calibration, calibration.prefix_chances(proposal))
 
     def _calibration(self, name: str, task: DraftTask) -> Calibration:
         key = (name, task.params.temperature > 0)
@@ -363,7 +352,7 @@ class Controller:
             self._calibrations[key] = Calibration()
         return self._calibrations[key]
 
-    def _learn(self, sequence_id: int, choice: _Choice, accepted: list[int]) -> None:
+    def _learn(self, sequence_id: int, choice: Choice, accepted: list[int]) -> None:
         choice.calibration.learn(choice.proposal, accepted)
         depth = self._depths.get(sequence_id)
         if self._network is not None and choice.name == self._network.type_name and depth:
@@ -374,8 +363,10 @@ class Controller:
         self, network: Drafter, tasks: Sequence[DraftTask], seconds: float
     ) -> None:
         if isinstance(network, Stepwise):
-            if network.num_steps:
-                self._costs.add_draft(network.type_name, len(tasks), seconds / network.num_steps)
+            # What it had to read first says nothing of a step.
+            if network.num_steps and self._read_s < seconds / 2:
+                each_s = (seconds - self._read_s) / network.num_steps
+                self._costs.add_draft(network.type_name, len(tasks), each_s)
         else:
             num_rows = len(tasks) * (1 + self._switch.depth)
             self._costs.add_draft(network.type_name, num_rows, seconds)
@@ -393,6 +384,13 @@ class Controller:
         if self._trace is not None:
             line = {"what": what, "costs": self._costs.to_json(), "known": known}
             print(json.dumps(line | {"decision": decision}, default=asdict), file=self._trace)
+
+
+def _depth(network: Drafter | None) -> int:
+    """The most drafts one after another."""
+    if network is None:
+        return 0
+    return network.depth if isinstance(network, Branching) else network.block_size - 1
 
 
 def _lag(task: DraftTask) -> int:

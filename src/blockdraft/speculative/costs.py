@@ -127,6 +127,10 @@ class ContextCost:
         """What ``context`` tokens of each sequence add to a pass of ``num_rows`` rows in all."""
         return context * (self.per_pass * num_sequences + self.per_row * num_rows)
 
+    def times(self, slowness: float) -> "ContextCost":
+        """The same on a machine that is so many times as slow."""
+        return ContextCost(self.per_pass * slowness, self.per_row * slowness)
+
 
 class CostModel:
     """Costs of a target's passes and of each drafter's.
@@ -161,7 +165,7 @@ class CostModel:
             num_sequences: Sequences.
             context: Committed tokens of a sequence, the mean over them.
         """
-        added = self.context.seconds(num_rows, num_sequences, context) * self.slowness
+        added = self.context.times(self.slowness).seconds(num_rows, num_sequences, context)
         return self.verify.seconds(num_rows, self.slowness) + added
 
     def add_verify(
@@ -197,10 +201,11 @@ class CostModel:
     def to_json(self) -> dict[str, Any]:
         """Everything as it is now, for traces and for the cache."""
         slowness = self.slowness
+        context = self.context.times(slowness)
         return {
             "verify": self.verify.to_json(slowness),
             "draft": {name: curve.to_json(slowness) for name, curve in self.draft.items()},
-            "context": [self.context.per_pass * slowness, self.context.per_row * slowness],
+            "context": [context.per_pass, context.per_row],
             "read": {name: seconds * slowness for name, seconds in self.read.items()},
         }
 

@@ -41,6 +41,9 @@ class DFlashDrafter:
         tree_nodes: Where the target takes the most probable token, propose a tree of so many of
             the likeliest continuations; 0 proposes a chain.
 
+    Attributes:
+        depth: K, whether or not trees are drafted.
+
     Raises:
         ConfigError: A block has no room for ``num_draft_tokens``, or a pass none for a block.
     """
@@ -62,7 +65,7 @@ class DFlashDrafter:
                 f"draft tokens is {wanted}; the drafter's block of {model.config.block_size} has"
                 f" room for 1 to {most}"
             )
-        self._num_drafts = wanted
+        self.depth = wanted
         self._tree_nodes = tree_nodes
         self.block_size = 1 + max(wanted, tree_nodes)
         if 1 + wanted > model.max_rows:
@@ -132,8 +135,8 @@ class DFlashDrafter:
         return oldest // PAGE_POSITIONS * PAGE_POSITIONS
 
     def _draft(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
-        depths = [self._num_drafts if t.max_depth is None else t.max_depth for t in tasks]
-        num_drafts = min(self._num_drafts, max(depths))
+        depths = [self.depth if t.max_depth is None else t.max_depth for t in tasks]
+        num_drafts = min(self.depth, max(depths))
         slices = []
         for task in tasks:
             assert task.cache is not None, "this drafter keeps K/V"
@@ -158,8 +161,11 @@ class DFlashDrafter:
         return self._chain(task, found)
 
     def _pruned(self, tree: Proposal) -> Proposal:
-        """The tree without nodes below the least probability, and without what follows them."""
-        if self._min_prob <= 0 or tree.probs is None:
+        """The tree without nodes below the least probability, and without what follows them.
+
+        A probability that is no number is below any.
+        """
+        if tree.probs is None:
             return tree
         kept: list[int] = []
         for node, (parent, prob) in enumerate(zip(tree.parents, tree.probs, strict=True)):

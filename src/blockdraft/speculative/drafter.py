@@ -15,7 +15,7 @@ from blockdraft.config import SamplingParams
 from blockdraft.kv_cache import KVLayout, SequenceCache
 from blockdraft.speculative.types import Proposal
 
-__all__ = ["CommittedRows", "DraftTask", "Drafter", "Resting", "Stepwise"]
+__all__ = ["Branching", "CommittedRows", "DraftTask", "Drafter", "Resting", "Stepwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class DraftTask:
         choice: Index among several answers to one prompt.
         cache: The sequence's K/V for this drafter, up to the anchor as far as the drafter was told
             of it and has read it; None where it keeps none.
+        tokens_left: The most tokens that the sequence may still get.
         max_depth: How far ahead drafts are likely of use; a drafter that pays for depth may stop
             there. None is as far as it can.
         least_chance: Where it is less probable that all drafts are right, another one is not worth
@@ -42,6 +43,7 @@ class DraftTask:
     params: SamplingParams
     choice: int
     cache: SequenceCache | None = None
+    tokens_left: int = 1 << 30
     max_depth: int | None = None
     least_chance: float = 0.0
 
@@ -58,6 +60,7 @@ class CommittedRows:
             none, or where ``cache`` has these rows already. Valid during the call.
         cache: The sequence's K/V for this drafter, up to ``start``; None where it keeps none.
         prompt_length: Tokens of the prompt: nothing is drafted before they are all there.
+        pass_rows: Rows of the whole pass, those of sequences included that are not told.
     """
 
     sequence_id: int
@@ -66,6 +69,7 @@ class CommittedRows:
     features: NDArray[np.float32] | None
     cache: SequenceCache | None = None
     prompt_length: int = 0
+    pass_rows: int = 0
 
 
 class Drafter(Protocol):
@@ -114,6 +118,16 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class Branching(Protocol):
+    """A drafter whose proposals may have more nodes than lie one after another."""
+
+    @property
+    def depth(self) -> int:
+        """The most nodes one after another."""
+        ...
+
+
+@runtime_checkable
 class Stepwise(Protocol):
     """A drafter that needs more passes for more drafts."""
 
@@ -130,6 +144,7 @@ class Resting(Protocol):
     def rests(self) -> bool:
         """Whether the next round goes on without ``propose``, and without ``observe`` too.
 
-        Where it has a K/V cache, or a prompt is being read, ``observe`` is called all the same.
+        To be asked once before each round: the answer counts it. Where it has a K/V cache, or a
+        prompt is being read, ``observe`` is called all the same.
         """
         ...

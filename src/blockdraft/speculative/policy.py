@@ -16,6 +16,7 @@ __all__ = [
     "Network",
     "Prospect",
     "Switch",
+    "best_rate",
     "choose_nodes",
     "gain_of",
     "least_chance",
@@ -44,7 +45,11 @@ _WORTH = 1.08
 mostly misjudged."""
 
 _AMORTIZED = 64
-"""Rounds over which a network earns what it has to read first."""
+"""Rounds over which a network earns what it has to read first, unless the answer ends before."""
+
+_MOST_ROUNDS_UNTRIED = 1024
+"""Rounds after which a network is tried however dear that is: what it has to read first grows with
+every round that it is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,13 @@ class Prospect:
         shares: Of the network's drafts at depth 1, 2, ... the chance that it and those before it
             are accepted, as deep as there is room.
         lag: Committed tokens that the network has not read.
+        left: Tokens that the sequence may still get.
     """
 
     ready: tuple[float, ...]
     shares: tuple[float, ...]
     lag: int = 0
+    left: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,14 @@ def next_switch(
     without = max(rate for rate, _ in _rates(ready, costs, sunk_s=0.0, context=context))
     read_s = costs.read_seconds(network.name, sum(prospect.lag for prospect in prospects))
     depth, tokens, seconds = _best_depth(prospects, costs, network, context)
-    with_it = kept * tokens / (seconds + read_s / _AMORTIZED)
+    rounds_left = sum(prospect.left for prospect in prospects) / max(tokens, 1.0)
+    with_it = kept * tokens / (seconds + read_s / max(min(_AMORTIZED, rounds_left), 1))
     promise = tokens / seconds
     if with_it >= without * (_STAYS if switch.is_on else _STARTS):
         return Switch(depth=depth, promise=promise)
     lost_rounds = (seconds + read_s - tokens / without) * without / num_sequences
-    if switch.rounds_off >= max(switch.patience, lost_rounds / _TRIAL_SHARE):
+    wait = min(max(switch.patience, lost_rounds / _TRIAL_SHARE), _MOST_ROUNDS_UNTRIED)
+    if switch.rounds_off >= wait:
         patience = min(2 * switch.patience, _MOST_PATIENCE)
         return Switch(runs=True, is_on=False, patience=patience, depth=depth, promise=promise)
     rounds_off = switch.rounds_off + rounds
@@ -207,6 +216,21 @@ def choose_nodes(
     for _, sequence_idx, node in _by_chance(chances)[:size]:
         chosen[sequence_idx].append(node)
     return [sorted(nodes) for nodes in chosen]
+
+
+def best_rate(
+    chances: Sequence[float], costs: CostModel, *, num_sequences: int = 1, context: float = 0.0
+) -> float:
+    """Tokens per second of a pass with as many of one sequence's drafts as are best.
+
+    Args:
+        chances: Of each draft that it and its path are accepted.
+        costs: Of the target.
+        num_sequences: In the pass; the others have no drafts.
+        context: Committed tokens of a sequence, the mean over them.
+    """
+    nothing: list[Sequence[float]] = [()] * (num_sequences - 1)
+    return max(rate for rate, _ in _rates([chances, *nothing], costs, sunk_s=0, context=context))
 
 
 def gain_of(
