@@ -204,9 +204,11 @@ class TestExtras:
         assert report.to_json()["categories"]["b"]["alone"]["best"] in {"ngram", "suffix"}
 
     def test_wrong_drafters_are_not_compared(self, tiny_model: TinyModel, prompts: Path) -> None:
-        for extras in ({"has_sweep": True}, {"has_lone": True}):
-            with pytest.raises(ConfigError, match="--adversary replaces the drafters that --sweep"):
-                self.measure(tiny_model(), prompts, is_adverse=True, **extras)
+        message = "--adversary replaces the drafters that --sweep"
+        with pytest.raises(ConfigError, match=message):
+            self.measure(tiny_model(), prompts, is_adverse=True, has_sweep=True)
+        with pytest.raises(ConfigError, match=message):
+            self.measure(tiny_model(), prompts, is_adverse=True, has_lone=True)
 
     def test_wrong_drafts_change_no_token(self, tiny_model: TinyModel, prompts: Path) -> None:
         report = self.measure(tiny_model(), prompts, is_adverse=True)
