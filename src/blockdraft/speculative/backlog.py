@@ -42,7 +42,16 @@ class Backlog:
             else:
                 # The arrays are the engine's, and valid during the call.
                 features, token_ids = part.features.copy(), part.token_ids.copy()
-                kept.append(replace(part, token_ids=token_ids, features=features))
+                kept.append(
+                    CommittedRows(
+                        part.sequence_id,
+                        part.start,
+                        token_ids,
+                        features,
+                        part.cache,
+                        part.prompt_length,
+                    )
+                )
                 self._parts[part.sequence_id] = kept
         if ready:
             self._network.observe(ready)

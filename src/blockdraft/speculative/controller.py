@@ -206,11 +206,11 @@ class Controller:
         """Learn from the round, and let the drafters see it."""
         if self._pending:
             self._learn_round(rows)
-        for part in rows:
-            choice = self._pending.get(part.sequence_id, NOTHING)
-            if choice is not NOTHING:
-                self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
-        self._pending.clear()
+            for part in rows:
+                choice = self._pending.get(part.sequence_id, NOTHING)
+                if choice is not NOTHING:
+                    self._learn(part.sequence_id, choice, part.token_ids[1:].tolist())
+            self._pending.clear()
         for drafter in self._free:
             drafter.observe(rows)
         if self._backlog is not None:
