@@ -147,7 +147,8 @@ class TestSuffix:
         model, corpus = tiny_model(), tmp_path / "answers"
         plain = self.ask(model)
         with GGUFFile.open(model) as file:
-            write_suffix_corpus(corpus, [np.array(plain.token_ids, np.int32)], vocabulary_of(file))
+            answers = [np.array(plain.token_ids, np.int32)] * 20
+            write_suffix_corpus(corpus, answers, vocabulary_of(file))
         found = self.ask(model, suffix_corpus=str(corpus))
         assert found.token_ids == plain.token_ids
         assert found.stats is not None

@@ -16,6 +16,7 @@ from blockdraft.models.target import TargetModel, load_target
 from blockdraft.speculative import NgramDrafter
 from blockdraft.speculative.controller import Controller
 from blockdraft.speculative.costs import CostCurve, CostModel
+from blockdraft.speculative.policy import Switch
 from tests.controlled import FLAT, Clock, Fixed, Small, Tree, World, committed, task
 from tests.drafters import DRAFTERS, ScriptedDrafter
 from tests.replay import assert_replays
@@ -78,6 +79,40 @@ def test_a_new_sequence_profits_from_the_last() -> None:
     before = net.num_proposals
     world.run(8, num_accepted=0)
     assert net.num_proposals - before <= 2
+
+
+def test_a_network_in_vain_is_kept_for_few_sequences() -> None:
+    free = Fixed("free", (), 0.9, costs_kv=False)
+    net = Fixed("net", (1, 2, 3), 0.9, costs_kv=True, seconds=0.5)
+    world = World([free, net], {1: 1.0, 4: 1.6})
+    assert world.controller.keeps(0)
+    world.run(3000, num_accepted=0)
+    kept = []
+    for _ in range(70):
+        kept.append(world.controller.keeps(0))
+        before = len(net.seen), net.num_proposals
+        world.run(4, num_accepted=0)
+        assert kept[-1] or (len(net.seen), net.num_proposals) == before
+    assert sum(kept) == 2
+    free.chain = (1, 2, 3)
+    world.controller.keeps(0)
+    assert sum(world.run(20, num_accepted=3)) > 40  # what is looked up goes on
+
+
+def test_one_sequence_may_have_the_network_and_another_not() -> None:
+    net = Fixed("net", (1, 2, 3), 0.9, costs_kv=True)
+    controller = World([net], FLAT).controller
+    controller._switch = Switch(runs=False, is_on=False, patience=256)
+    assert [controller.keeps(i) for i in (0, 1)] == [False, False]
+    controller._switch = Switch()
+    assert controller.keeps(2)
+    for sequence_id in (0, 1, 2):
+        controller.start(sequence_id)
+    found = controller.propose([task(sequence_id) for sequence_id in (0, 1, 2)])
+    assert [proposal.token_ids for proposal in found] == [(), (), (1, 2, 3)]
+    controller.observe([committed((), i, pass_rows=6) for i in (0, 1)] + [committed((1,), 2)])
+    controller.end(0)
+    assert controller.keeps(0)
 
 
 def test_drafts_at_hand_spare_the_network() -> None:

@@ -26,7 +26,7 @@ from blockdraft.errors import CapacityError, ConfigError
 from blockdraft.kv_cache import PAGE_POSITIONS, KVPool, SequenceCache
 from blockdraft.models.batching import BatchBuilder
 from blockdraft.ops.batch import PassResult
-from blockdraft.speculative.drafter import CommittedRows, Drafter, Resting
+from blockdraft.speculative.drafter import CommittedRows, Drafter, Resting, Sleeping
 from blockdraft.speculative.stats import RoundCounter
 from blockdraft.speculative.types import NO_DRAFTS, Proposal, Verdict
 from blockdraft.speculative.verify import Pick, verify
@@ -87,8 +87,10 @@ class Engine:
         self._sampler = NativeSampler() if sampler is None else sampler
         self._drafter = drafter
         self._resting: Resting | None = None
-        if drafter is not None and isinstance(drafter, Resting):
-            self._resting = drafter
+        self._sleeping: Sleeping | None = None
+        if drafter is not None:
+            self._resting = drafter if isinstance(drafter, Resting) else None
+            self._sleeping = drafter if isinstance(drafter, Sleeping) else None
         self._is_resting = False  # in the round that runs
         self._draft_s = 0.0  # of the round that runs
         self._verify_s = 0.0
@@ -163,9 +165,11 @@ class Engine:
         max_positions = len(request.token_ids) + request.max_tokens
         self._scheduler.check_fits(max_positions, has_drafts=request.draft)
         rounds = self._new_rounds(request)
-        draft_pool = None if rounds is None else self._draft_pool
+        request_id = next(self._request_ids)
+        is_kept = self._sleeping is None or self._sleeping.keeps(request_id)
+        draft_pool = self._draft_pool if rounds is not None and is_kept else None
         sequence = SequenceState(
-            next(self._request_ids),
+            request_id,
             request,
             cache=SequenceCache(self._pool),
             draft_cache=None if draft_pool is None else SequenceCache(draft_pool),
@@ -335,7 +339,7 @@ class Engine:
                 filled.append(sequence)
             if gain is not None:
                 gains.append((sequence, gain))
-            if sequence.rounds is not None and self._is_wanted(gain):
+            if sequence.rounds is not None and self._is_wanted(sequence, gain):
                 features = features_of(result, first, kept)
                 seen.append(sequence.committed_rows(start, features, num_rows))
             first += advance.num_rows + len(proposal)
@@ -344,11 +348,10 @@ class Engine:
         now_s = self._clock()
         return [event for pair in gains for event in self._events(*pair, now_s)]
 
-    def _is_wanted(self, gain: Gain | None) -> bool:
+    def _is_wanted(self, sequence: SequenceState, gain: Gain | None) -> bool:
         """Whether the drafter is told of a pass."""
-        if gain is None:
-            return True
-        return gain.reason is None and not (self._is_resting and self._draft_pool is None)
+        is_left_out = self._is_resting and sequence.draft_cache is None
+        return gain is None or not (gain.reason is not None or is_left_out)
 
     def _keep(self, filled: Sequence[SequenceState]) -> None:
         """Keep the pages of sequences that have just filled one, for later requests."""

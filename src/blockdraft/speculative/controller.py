@@ -16,7 +16,7 @@ from blockdraft.speculative.backlog import Backlog
 from blockdraft.speculative.choice import NOTHING, Choice, better_of
 from blockdraft.speculative.costs import CostModel
 from blockdraft.speculative.drafter import Branching, CommittedRows, Drafter, DraftTask, Stepwise
-from blockdraft.speculative.habit import Habit, Promise
+from blockdraft.speculative.habit import Habits, Promise
 from blockdraft.speculative.policy import (
     Network,
     Prospect,
@@ -52,12 +52,6 @@ _FIRST_GAIN = 0.5
 
 _GAIN_RATE, _SEARCH_RATE = 1 / 32, 1 / 16
 """How fast the means of what drafts add, and of what looking for them takes, follow."""
-
-_MEMORY = 0.85
-"""What a sequence's mean shares keep of themselves at each round with the network."""
-
-_LONG_MEMORY = 0.98
-"""The same for the mean over sequences, with which a new one begins."""
 
 
 class Controller:
@@ -106,8 +100,7 @@ class Controller:
         self._sunk_s = 0.0
         self._started_s = self._read_s = 0.0
         self._promise = Promise()
-        self._usual = Habit.expected(1 + _depth(self._network), accepted, _LONG_MEMORY)
-        self._habits: dict[int, Habit] = {}
+        self._habits = Habits(_depth(self._network), accepted)
         self._pending: dict[int, Choice] = {}
         self._calibrations: dict[tuple[str, bool], Calibration] = {}
         self._depths: dict[int, int] = {}  # of the network's drafts in this round
@@ -122,13 +115,17 @@ class Controller:
         """K/V of the network, if there is one."""
         return None if self._network is None else self._network.cache_layout
 
+    def keeps(self, sequence_id: int) -> bool:
+        """Whether a new sequence gets the network's K/V."""
+        return self._habits.admit(sequence_id, is_hopeless=self._switch.is_hopeless)
+
     def start(self, sequence_id: int) -> None:
         """A sequence begins; the network is expected to do what it usually does."""
         self._rest = 0
         self._asks_now = True
         for drafter in self._drafters:
             drafter.start(sequence_id)
-        self._habits[sequence_id] = self._usual.copy(_MEMORY)
+        self._habits.start(sequence_id)
 
     def end(self, sequence_id: int) -> None:
         """Forget a sequence."""
@@ -136,7 +133,7 @@ class Controller:
             drafter.end(sequence_id)
         if self._backlog is not None:
             self._backlog.forget(sequence_id)
-        self._habits.pop(sequence_id, None)
+        self._habits.end(sequence_id)
         self._pending.pop(sequence_id, None)
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
@@ -175,11 +172,15 @@ class Controller:
         """What there is to verify, and the seconds that a network took for it."""
         choices = self._at_hand(tasks)
         sunk_s = 0.0
-        if self._network is not None and self._wants_network(tasks, choices):
+        awake = [i for i, task in enumerate(tasks) if self._habits.is_awake(task.sequence_id)]
+        if self._network is not None and awake and self._wants_network(tasks, choices):
             start_s = self._clock()
-            choices = self._with_network(self._network, tasks, choices)
+            own = [tasks[i] for i in awake]
+            found = self._with_network(self._network, own, [choices[i] for i in awake])
+            for i, choice in zip(awake, found, strict=True):
+                choices[i] = choice
             sunk_s = self._clock() - start_s
-            self._learn_draft_cost(self._network, tasks, sunk_s)
+            self._learn_draft_cost(self._network, own, sunk_s)
         return choices, sunk_s
 
     def _worth_verifying(self, choices: Sequence[Choice], sunk_s: float) -> list[Choice]:
@@ -214,7 +215,7 @@ class Controller:
         for drafter in self._free:
             drafter.observe(rows)
         if self._backlog is not None:
-            self._backlog.add(rows)
+            self._backlog.add([part for part in rows if self._habits.is_awake(part.sequence_id)])
 
     def _learn_round(self, rows: Sequence[CommittedRows]) -> None:
         """What the round cost and brought, and how long to rest after it."""
@@ -293,7 +294,7 @@ class Controller:
         prospects = [
             Prospect(
                 tuple(choice.chances),
-                self._habits[task.sequence_id].prefix_shares(task.max_drafts),
+                self._habits.prefix_shares(task.sequence_id, task.max_drafts),
                 _lag(task),
                 task.tokens_left,
             )
@@ -356,8 +357,7 @@ class Controller:
         choice.calibration.learn(choice.proposal, accepted)
         depth = self._depths.get(sequence_id)
         if self._network is not None and choice.name == self._network.type_name and depth:
-            self._habits[sequence_id].learn(len(accepted), depth)
-            self._usual.learn(len(accepted), depth)
+            self._habits.learn(sequence_id, len(accepted), depth)
 
     def _learn_draft_cost(
         self, network: Drafter, tasks: Sequence[DraftTask], seconds: float

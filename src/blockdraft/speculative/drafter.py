@@ -15,7 +15,15 @@ from blockdraft.config import SamplingParams
 from blockdraft.kv_cache import KVLayout, SequenceCache
 from blockdraft.speculative.types import Proposal
 
-__all__ = ["Branching", "CommittedRows", "DraftTask", "Drafter", "Resting", "Stepwise"]
+__all__ = [
+    "Branching",
+    "CommittedRows",
+    "DraftTask",
+    "Drafter",
+    "Resting",
+    "Sleeping",
+    "Stepwise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +146,22 @@ class Stepwise(Protocol):
 
 
 @runtime_checkable
+class Sleeping(Protocol):
+    """A drafter that does without its K/V cache for some sequences."""
+
+    def keeps(self, sequence_id: int) -> bool:
+        """Whether a sequence that is about to begin gets a K/V cache; asked once for each."""
+        ...
+
+
+@runtime_checkable
 class Resting(Protocol):
     """A drafter that does without some rounds."""
 
     def rests(self) -> bool:
         """Whether the next round goes on without ``propose``, and without ``observe`` too.
 
-        To be asked once before each round: the answer counts it. Where it has a K/V cache, or a
-        prompt is being read, ``observe`` is called all the same.
+        To be asked once before each round: the answer counts it. Of sequences with a K/V cache, and
+        where a prompt is being read, ``observe`` is told all the same.
         """
         ...

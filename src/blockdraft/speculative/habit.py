@@ -1,11 +1,11 @@
-"""How often a network's drafts were accepted lately, by depth, and what came of its promises.
+"""What a network did lately: how often its drafts were accepted, and what came of its promises.
 
 Knows no costs and no models.
 """
 
 from collections.abc import Sequence
 
-__all__ = ["Habit", "Promise"]
+__all__ = ["Habit", "Habits", "Promise"]
 
 _FIRST_SHARE = 0.5
 """The share of drafts that is expected to follow the one before, of a network never seen."""
@@ -16,6 +16,15 @@ _PRIOR_ROUNDS = 3
 _RELAXATION, _FALL = 0.01, 0.9
 """What is not drafted is forgotten at this rate a round; then it is expected to be this much of the
 depth before, or what was expected at first where that is more."""
+
+_MEMORY = 0.85
+"""What a sequence's mean shares keep of themselves at each round with the network."""
+
+_LONG_MEMORY = 0.98
+"""The same for the mean over sequences, with which a new one begins."""
+
+_AWAKE_EVERY = 32
+"""Sequences from one that a network may draft for to the next, where it gained nothing lately."""
 
 _RATE, _TRIAL_RATE = 1 / 32, 1 / 8
 """How fast the means of what rounds gave and owed follow, in rounds that a network drafts for its
@@ -85,6 +94,55 @@ class Habit:
             elif place >= depth:
                 expected = max(self._first[place], _FALL * self._shares[place - 1])
                 self._shares[place] += _RELAXATION * (expected - self._shares[place])
+
+
+class Habits:
+    """Acceptance of one network in all sequences, and for which of them it may draft.
+
+    Args:
+        depth: The most drafts in a row.
+        accepted: As for `Habit.expected`.
+    """
+
+    def __init__(self, depth: int, accepted: Sequence[float]) -> None:
+        self._usual = Habit.expected(1 + depth, accepted, _LONG_MEMORY)
+        self._of: dict[int, Habit] = {}
+        self._asleep: set[int] = set()
+        self._since_awake = 0
+
+    def admit(self, sequence_id: int, *, is_hopeless: bool) -> bool:
+        """Whether the network may draft for a new sequence: seldom where it gains nothing.
+
+        To tell it of rows costs a sequence some hundredths of its time.
+        """
+        self._since_awake += 1
+        if is_hopeless and self._since_awake < _AWAKE_EVERY:
+            self._asleep.add(sequence_id)
+            return False
+        self._since_awake = 0
+        return True
+
+    def start(self, sequence_id: int) -> None:
+        """A sequence begins; it is expected to be as others were."""
+        self._of[sequence_id] = self._usual.copy(_MEMORY)
+
+    def end(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        self._of.pop(sequence_id, None)
+        self._asleep.discard(sequence_id)
+
+    def is_awake(self, sequence_id: int) -> bool:
+        """Whether the network may draft for it."""
+        return sequence_id not in self._asleep
+
+    def prefix_shares(self, sequence_id: int, max_depth: int) -> tuple[float, ...]:
+        """As of `Habit`; nothing where the network may not draft."""
+        return self._of[sequence_id].prefix_shares(max_depth) if self.is_awake(sequence_id) else ()
+
+    def learn(self, sequence_id: int, num_accepted: int, depth: int) -> None:
+        """As of `Habit`."""
+        self._of[sequence_id].learn(num_accepted, depth)
+        self._usual.learn(num_accepted, depth)
 
 
 class Promise:

@@ -90,6 +90,11 @@ class Switch:
     depth: int = 1
     promise: float = field(default=0.0, compare=False)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is off and was tried in vain as often as makes a difference."""
+        return not self.is_on and self.patience >= _MOST_PATIENCE
+
 
 @dataclass(frozen=True, slots=True)
 class Network:

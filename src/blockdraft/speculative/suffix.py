@@ -52,8 +52,8 @@ EARLIER_DISCOUNTS = tuple(0.3 + 12 / max(length, 1) for length in range(DEPTH + 
 """The same where an earlier answer says it: another text is a weaker hint."""
 
 CORPUS_DISCOUNTS = tuple(0.6 + 12 / max(length, 1) ** 0.5 for length in range(DEPTH + 1))
-"""The same where a corpus does. Fitted on answers of two models to other prompts: of the drafts with a
-certain q above 0.4 that share is accepted, to within 0.04."""
+"""The same where a corpus does. Fitted on two models' answers to other prompts: of the drafts with
+a certain q above 0.4 that share is accepted, to within 0.04."""
 
 
 @dataclass(frozen=True, slots=True)
