@@ -1,10 +1,12 @@
 """Runs of training on a tiny target: they learn, stop, go on, and leave a drafter that reloads."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +27,7 @@ from blockdraft.train.settings import (
     settings_from,
 )
 from blockdraft.train.shape import DrafterShape
+from blockdraft.train.trainer import Trainer
 from blockdraft.weights.drafter import DrafterFile
 from blockdraft.weights.packed import FloatWeights
 from tests.marks import with_slow
@@ -161,6 +164,29 @@ def test_an_interrupted_run_goes_on_bit_for_bit(
     for name, values in whole.items():
         assert torch.equal(halves[name], values), name
     assert records(second, "train")[-1]["loss"] == records(files, "train")[-1]["loss"]
+
+
+def test_ctrl_c_within_a_step_loses_nothing_either(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, settings = trained("dflash2")[0], OPTIONS["dflash2"]
+    second, num_calls = replace(files, output=tmp_path / "second"), count()
+    gradient = Trainer._gradient
+
+    def interrupted(*args: Any) -> Any:
+        if next(num_calls) == 7:
+            signal.raise_signal(signal.SIGINT)
+        return gradient(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_gradient", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(second, settings)
+    assert load_checkpoint(second.output / "checkpoint.pt").progress.steps == 8
+    train(second, settings, resume=True)
+    halves = weights(second)
+    for name, values in weights(files).items():
+        assert torch.equal(halves[name], values), name
 
 
 def test_soft_labels_bring_the_drafter_nearer_to_the_target(files: RunFiles) -> None:

@@ -92,8 +92,7 @@ class Engine:
             self._resting = drafter if isinstance(drafter, Resting) else None
             self._sleeping = drafter if isinstance(drafter, Sleeping) else None
         self._is_resting = False  # in the round that runs
-        self._draft_s = 0.0  # of the round that runs
-        self._verify_s = 0.0
+        self._draft_s = self._verify_s = 0.0  # of the round that runs
         self._clock = clock
         self._request_ids = count()
 

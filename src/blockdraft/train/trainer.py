@@ -20,6 +20,7 @@ from blockdraft.train.anchors import Blocks
 from blockdraft.train.checkpoint import Checkpoint, Progress, save_checkpoint
 from blockdraft.train.cost import StepCost, measure_gemm_rate
 from blockdraft.train.evaluation import EvaluationResult, HeldOut
+from blockdraft.train.interrupts import held_back
 from blockdraft.train.loss import PositionStats, loss_normalizer
 from blockdraft.train.metrics import MetricsLog, Window
 from blockdraft.train.optimizer import RunOptimizer
@@ -127,7 +128,7 @@ class Trainer:
                     evaluation = self._evaluate()
                     evaluated_s = perf_counter()
         finally:
-            # Also after Ctrl-C: between steps the state is whole.
+            # Also after Ctrl-C, which waits for the end of a step.
             self.save()
         return self._evaluate() if self.progress.steps else evaluation
 
@@ -154,15 +155,18 @@ class Trainer:
     # --- one step
 
     def _step(self, window: Window) -> None:
-        with self._hooks.working():
-            start = perf_counter()
-            blocks = self._draw()
-            features = self._features(blocks)
-            window.feature_s += perf_counter() - start
-            share = self._share()
-            stats = self._gradient(blocks, features)
-            norm = self._update(learning_rate(self._settings.optimization, share))
-            seconds = perf_counter() - start
+        with self._hooks.working(), held_back():
+            self._whole_step(window)
+
+    def _whole_step(self, window: Window) -> None:
+        start = perf_counter()
+        blocks = self._draw()
+        features = self._features(blocks)
+        window.feature_s += perf_counter() - start
+        share = self._share()
+        stats = self._gradient(blocks, features)
+        norm = self._update(learning_rate(self._settings.optimization, share))
+        seconds = perf_counter() - start
         done = self.progress
         done.steps += 1
         done.seconds += seconds
