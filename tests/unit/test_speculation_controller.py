@@ -197,6 +197,21 @@ def test_what_drafts_brought_decides_how_often_they_are_looked_for() -> None:
     assert free.num_proposals - before < 100
 
 
+def test_a_new_answer_gets_a_new_chance() -> None:
+    free = Fixed("free", (), 0.9, costs_kv=False, seconds=0.03)
+    world = World([free], {1: 1.0, 4: 1.5})
+    world.run(300, num_accepted=0)
+    before = free.num_proposals
+    world.run(60, num_accepted=0)
+    looks = free.num_proposals - before
+    assert 15 <= looks <= 40
+    world.controller.start(1)  # from now on another one is being written
+    world.run(60, num_accepted=0)
+    before = free.num_proposals
+    world.run(60, num_accepted=0)
+    assert free.num_proposals - before <= looks // 2
+
+
 def test_a_new_sequence_is_looked_at_at_once() -> None:
     free = Fixed("free", (1, 2, 3), 0.9, costs_kv=False, seconds=0.3)
     world = World([free], {1: 1.0, 4: 1.5})

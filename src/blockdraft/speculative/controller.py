@@ -47,8 +47,9 @@ _DRAFT_EVERY, _FEW_DRAFTS = 64, 3
 """Rounds in which no draft at hand was worth its row before a few are verified all the same: what
 rows cost may have been measured while the machine was busy."""
 
-_FIRST_GAIN = 0.5
-"""What drafts are expected to add to the speed at first."""
+_FIRST_GAIN, _HOPE = 0.5, 0.06
+"""What drafts are expected to add to the speed at first, and at least when an answer begins and no
+other one is being written."""
 
 _GAIN_RATE, _SEARCH_RATE = 1 / 32, 1 / 16
 """How fast the means of what drafts add, and of what looking for them takes, follow."""
@@ -92,8 +93,7 @@ class Controller:
         self._clock = clock
         self._switch = Switch()
         self._rest = 0  # rounds to go in which no drafts are looked for
-        self._since_search = 0
-        self._since_asked = 0
+        self._since_search = self._since_asked = 0
         self._asks_now = True  # a new sequence may be another kind of text
         self._gain = _FIRST_GAIN
         self._search_s = 0.0  # for each sequence, outside the passes of networks
@@ -107,8 +107,7 @@ class Controller:
         self._context = 0.0
         self._proposed_s = 0.0
         self._since_plain, self._plain_every = 0, _PLAIN_FIRST
-        self._since_cost = 0
-        self._since_drafts = 0
+        self._since_cost = self._since_drafts = 0
 
     @property
     def cache_layout(self) -> KVLayout | None:
@@ -123,6 +122,8 @@ class Controller:
         """A sequence begins; the network is expected to do what it usually does."""
         self._rest = 0
         self._asks_now = True
+        if not self._habits.num_sequences:
+            self._gain = max(self._gain, _HOPE)
         for drafter in self._drafters:
             drafter.start(sequence_id)
         self._habits.start(sequence_id)

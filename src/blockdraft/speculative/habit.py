@@ -110,6 +110,11 @@ class Habits:
         self._asleep: set[int] = set()
         self._since_awake = 0
 
+    @property
+    def num_sequences(self) -> int:
+        """Those that have begun and not ended."""
+        return len(self._of)
+
     def admit(self, sequence_id: int, *, is_hopeless: bool) -> bool:
         """Whether the network may draft for a new sequence: seldom where it gains nothing.
 
