@@ -27,10 +27,13 @@ from blockdraft.speculative import (
     DFlashDrafter,
     Drafter,
     DraftTask,
+    NgramDrafter,
     Proposal,
 )
 from blockdraft.speculative.costs import CostCurve, CostModel
+from blockdraft.speculative.policy import Switch
 from tests.native_dflash import TOSSED, load_networks, load_tapped, network
+from tests.rounds import assert_identical, histories
 
 TinyModel = Callable[..., Path]
 
@@ -172,6 +175,24 @@ def test_a_network_that_is_told_late_fills_its_pages_with_the_targets(networks: 
         assert answers[0] == answers[1]
         assert events[-1].stats is not None
         assert events[-1].stats.cached_tokens == 128  # of 130
+
+
+def test_a_network_that_gains_nothing_is_kept_for_few_requests(networks: Networks) -> None:
+    """Requests without its K/V draft with the rest, write the same, and leave nothing behind."""
+    costs = CostModel(CostCurve({1: 1.0, 16: 1.1}), {"dflash": CostCurve({1: 90.0})})
+    model = next(iter(networks.models.values()))
+    controller = Controller([NgramDrafter(5), DFlashDrafter(model)], costs, clock=lambda: 0.0)
+    plain = histories(networks.target, REQUESTS)
+    controller._switch = Switch(runs=False, is_on=False, patience=256)
+    found = histories(networks.target, REQUESTS, controller)
+    for one, other in zip(found, plain, strict=True):
+        assert_identical(one, other)
+    engine = Engine(networks.target, max_cache_bytes=CACHE_BYTES, drafter=controller)
+    for request in (*REQUESTS, replace(REQUESTS[0], draft=False)):
+        engine.add(request)
+    while engine.has_work:
+        engine.step()
+    assert not controller._habits._asleep
 
 
 original_propose = DFlashDrafter.propose

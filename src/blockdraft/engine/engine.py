@@ -165,8 +165,9 @@ class Engine:
         self._scheduler.check_fits(max_positions, has_drafts=request.draft)
         rounds = self._new_rounds(request)
         request_id = next(self._request_ids)
-        is_kept = self._sleeping is None or self._sleeping.keeps(request_id)
-        draft_pool = self._draft_pool if rounds is not None and is_kept else None
+        sleeping = self._sleeping
+        is_kept = rounds is not None and (sleeping is None or sleeping.keeps(request_id))
+        draft_pool = self._draft_pool if is_kept else None
         sequence = SequenceState(
             request_id,
             request,
@@ -252,8 +253,7 @@ class Engine:
         """A proposal for every advance, an empty one where nothing may be drafted."""
         proposals = [NO_DRAFTS] * len(advances)
         drafting = [i for i, advance in enumerate(advances) if advance.max_drafts]
-        self._draft_s = 0.0
-        self._is_resting = False
+        self._draft_s, self._is_resting = 0.0, False
         if self._drafter is None or not drafting:
             return proposals
         start_s = self._clock()
