@@ -67,6 +67,7 @@ class TestPrompt:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            (["gemma3-270m"], "the prompt is the model gemma3-270m: give a model with -m"),
             (["hi", "-f", "x.txt"], "two prompts: 'hi' on the command line and the file x.txt"),
             (["-f", "no-such.txt"], "the prompt file no-such.txt does not exist"),
             (["-f", "/"], "the prompt file / is not a file"),

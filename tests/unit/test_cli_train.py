@@ -60,6 +60,8 @@ def test_a_corpus_becomes_a_file_to_look_drafts_up_in(
     assert shown == f"{output}: {len(corpus)} answers, {num_tokens} tokens, 0.0 MB\n"
     asked = ["run", "hi", "-m", str(tiny_model()), "-t", "1", "-n", "4", "-c", "64"]
     assert main([*asked, "--spec-suffix-corpus", str(output)]) == 0
+    assert main([*line[:-1], str(tmp_path), "-m", str(tiny_model())]) == 2
+    assert f"cannot write {tmp_path}: it is a folder" in capsys.readouterr().err
     other = str(tiny_model("llama", "Q8_0", layers=5))
     assert main([*line, "-m", other]) == 2
     assert f"the corpus {tmp_path / 'c'} was written by the model" in capsys.readouterr().err

@@ -126,8 +126,8 @@ def add_drafter_option(parser: argparse._ActionsContainer, *, default: str | Non
         default=default,
         metavar="DRAFTER",
         help="a drafter made for the model: a GGUF file, a folder, or hf:ORG/REPO[:FILE]; or a"
-        " smaller model with the same tokens; auto: the drafter that comes with blockdraft for this"
-        f" model, if there is one; none{shown}",
+        " smaller model with the same tokens; auto: what comes with blockdraft for this model (none"
+        f" does yet); none: no network, drafts are still looked up{shown}",
     )
 
 

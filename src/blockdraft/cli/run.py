@@ -24,6 +24,7 @@ from blockdraft.cli.options import (
 from blockdraft.cli.parser import Parser
 from blockdraft.cli.sessions import load_session, show_stats
 from blockdraft.errors import ConfigError, UnsupportedError
+from blockdraft.hub import DEFAULT_MODEL, NAMED_MODELS
 from blockdraft.session import Message, Prompt, Session, Stream, TextChunk
 
 __all__ = ["add_arguments", "run"]
@@ -109,6 +110,8 @@ def _read_prompt(args: argparse.Namespace) -> str:
         text, source = args.prompt, "the prompt"
         if not _is_encodable(text):
             raise ConfigError("the prompt is not valid UTF-8")
+        if text in NAMED_MODELS and args.model == DEFAULT_MODEL:
+            raise ConfigError(f"the prompt is the model {text}: give a model with -m {text}")
     elif args.prompt is None and sys.stdin.isatty():
         raise ConfigError("there is no prompt: give PROMPT, -f FILE, or text on standard input")
     else:

@@ -148,6 +148,8 @@ def _api_key(args: argparse.Namespace) -> str | None:
         if args.api_key is not None:
             raise ConfigError("--api-key and --no-api-key contradict each other")
         return None
+    if args.api_key == "":
+        raise ConfigError("--api-key is empty; --no-api-key opens the server to all")
     return args.api_key or os.environ.get(_KEY_VARIABLE) or None
 
 

@@ -4,6 +4,7 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
+from blockdraft.bench.report import check_output
 from blockdraft.cli.options import add_model_option
 from blockdraft.cli.terminal import find_model
 
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """
     suffixes = import_module("blockdraft.train.suffixes")
     output: Path = args.output.expanduser()
+    check_output(output)
     num_answers, num_tokens = suffixes.write_suffixes(find_model(args.model), args.corpus, output)
     size = output.stat().st_size / 1e6
     print(f"{output}: {num_answers:,} answers, {num_tokens:,} tokens, {size:.1f} MB")

@@ -5,6 +5,7 @@ Knows no file and no tensor.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from blockdraft.errors import ConfigError
@@ -44,8 +45,8 @@ class Budget:
         given = [each for each in (self.hours, self.steps, self.epochs) if each is not None]
         if len(given) != 1:
             raise ConfigError(f"a budget is hours, steps or epochs; {len(given)} are given")
-        if given[0] <= 0:
-            raise ConfigError(f"the budget is {given[0]}; it must be positive")
+        if not 0 < given[0] < inf:
+            raise ConfigError(f"the budget is {given[0]}; it must be positive and finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,13 @@ class Objective:
         """
         if self.weighting not in ("decay", "dpace"):
             raise ConfigError(f"the weighting is {self.weighting!r}; it must be decay or dpace")
-        if self.gamma <= 0:
-            raise ConfigError(f"gamma is {self.gamma}; it must be positive")
+        if not 0 < self.gamma < inf:
+            raise ConfigError(f"gamma is {self.gamma}; it must be positive and finite")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha is {self.alpha}; it must be in [0, 1]")
         if not 0 <= self.soft <= 1:
             raise ConfigError(f"the share of soft labels is {self.soft}; it must be in [0, 1]")
-        if self.selector < 0:
+        if not 0 <= self.selector < inf:
             raise ConfigError(f"the selector's weight is {self.selector}; it must be 0 or more")
 
 
