@@ -134,7 +134,7 @@ def test_wrong_flags_are_named(
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys, blockdraft.cli.train, blockdraft.cli.train_corpus;"
+        "import sys, blockdraft.cli.train, blockdraft.cli.train_corpus, blockdraft.train.suffixes;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -65,10 +65,10 @@ SHAPES = {
     "linear": TinyDrafter(
         is_causal=False, config={"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     ),
+    "biases": TinyDrafter(attention_bias=True, is_causal=False),
 }
 FOLDER_ONLY = {
     "mixed causality": TinyDrafter(kinds=("sliding", "full")),
-    "biases": TinyDrafter(attention_bias=True, is_causal=False),
     "mask": TinyDrafter(is_causal=False, extra={"mask_embedding": np.ones(64, np.float32)}),
     "llama3": TinyDrafter(
         is_causal=False, config={"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
@@ -254,7 +254,6 @@ def test_quantized_drafters_are_values_of_their_codes(tmp_path: Path, target: GG
     ("shape", "message"),
     [
         (FOLDER_ONLY["mixed causality"], "causal layers are [True, False]; llama.cpp's"),
-        (FOLDER_ONLY["biases"], "the drafter's attention has biases; llama.cpp's"),
         (FOLDER_ONLY["mask"], "the drafter has a mask embedding; llama.cpp's"),
         (FOLDER_ONLY["llama3"], "has llama3 scaling; llama.cpp's"),
     ],

@@ -1,7 +1,8 @@
 """A `DrafterConfig` to the metadata keys of llama.cpp's architecture ``dflash``.
 
 The inverse of `weights.drafter_gguf`. Knows no tensor. ``target_layers`` counts inputs of layers,
-hence ids plus one.
+hence ids plus one. Biases of attention, which llama.cpp's drafters lack, need no key: targets that
+have them are none that llama.cpp can draft for.
 
 Source: llama.cpp's model ``dflash`` and its converter.
 """
@@ -60,8 +61,6 @@ def _check_supported(config: DrafterConfig) -> None:
     lacks = "llama.cpp's architecture dflash has"
     if config.mask_embedding:
         raise UnsupportedError(f"the drafter has a mask embedding; {lacks} none")
-    if config.attention_bias:
-        raise UnsupportedError(f"the drafter's attention has biases; {lacks} none")
     if len(set(config.causal_layers)) > 1:
         raise UnsupportedError(
             f"the drafter's causal layers are {list(config.causal_layers)}; {lacks} one flag for"
