@@ -122,7 +122,7 @@ class Controller:
         """A sequence begins; the network is expected to do what it usually does."""
         self._rest = 0
         self._asks_now = True
-        if not self._habits.num_sequences:
+        if self._free and not self._habits.num_sequences:
             self._gain = max(self._gain, _HOPE)
         for drafter in self._drafters:
             drafter.start(sequence_id)
