@@ -1,5 +1,5 @@
-// Python surface of drafting without a network: automata, ordered texts, chains, n-grams. Argument checks only; holds the GIL, since a
-// call takes microseconds and one thread at a time may use an object.
+// Python surface of drafting without a network: automata, ordered texts, chains, n-grams. Argument checks only; holds the
+// GIL, since a call takes microseconds and one thread at a time may use an object.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>

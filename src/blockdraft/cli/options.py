@@ -14,6 +14,7 @@ __all__ = [
     "DRAFT_HINTS",
     "NONE",
     "add_cache_option",
+    "add_corpus_option",
     "add_draft_options",
     "add_drafter_option",
     "add_engine_options",
@@ -76,6 +77,13 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a name from 'blockdraft models', a GGUF file, or hf:ORG/REPO[:FILE]"
         " (default: %(default)s)",
+    )
+
+
+def add_corpus_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--corpus`` of a step that needs one."""
+    parser.add_argument(
+        "--corpus", type=Path, required=True, metavar="DIR", help="from 'train corpus'"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft.bench.lock import working
-from blockdraft.cli.options import add_model_option, cache_dir
+from blockdraft.cli.options import add_corpus_option, add_model_option, cache_dir
 from blockdraft.cli.parser import at_least
 from blockdraft.cli.terminal import find_model
 from blockdraft.errors import ConfigError
@@ -38,9 +38,7 @@ _GIB = 1 << 30
 def add_arguments(one: argparse.ArgumentParser) -> None:
     """Add the flags of ``blockdraft train fit``."""
     add_model_option(one)
-    one.add_argument(
-        "--corpus", type=Path, required=True, metavar="DIR", help="from 'train corpus'"
-    )
+    add_corpus_option(one)
     one.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the run"
     )

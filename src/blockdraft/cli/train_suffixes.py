@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from blockdraft.bench.report import check_output
-from blockdraft.cli.options import add_model_option
+from blockdraft.cli.options import add_corpus_option, add_model_option
 from blockdraft.cli.terminal import find_model
 
 __all__ = ["DESCRIPTION", "add_arguments", "run"]
@@ -21,9 +21,7 @@ worth as much as a small network.
 def add_arguments(one: argparse.ArgumentParser) -> None:
     """Add the flags of ``blockdraft train suffixes``."""
     add_model_option(one)
-    one.add_argument(
-        "--corpus", type=Path, required=True, metavar="DIR", help="from 'train corpus'"
-    )
+    add_corpus_option(one)
     one.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="file to write"
     )

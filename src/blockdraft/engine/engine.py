@@ -350,7 +350,7 @@ class Engine:
     def _is_wanted(self, sequence: SequenceState, gain: Gain | None) -> bool:
         """Whether the drafter is told of a pass."""
         is_left_out = self._is_resting and sequence.draft_cache is None
-        return gain is None or not (gain.reason is not None or is_left_out)
+        return gain is None or (gain.reason is None and not is_left_out)
 
     def _keep(self, filled: Sequence[SequenceState]) -> None:
         """Keep the pages of sequences that have just filled one, for later requests."""

@@ -42,16 +42,7 @@ class Backlog:
             else:
                 # The arrays are the engine's, and valid during the call.
                 features, token_ids = part.features.copy(), part.token_ids.copy()
-                kept.append(
-                    CommittedRows(
-                        part.sequence_id,
-                        part.start,
-                        token_ids,
-                        features,
-                        part.cache,
-                        part.prompt_length,
-                    )
-                )
+                kept.append(replace(part, token_ids=token_ids, features=features))
                 self._parts[part.sequence_id] = kept
         if ready:
             self._network.observe(ready)

@@ -98,7 +98,7 @@ class Controller:
         self._gain = _FIRST_GAIN
         self._search_s = 0.0  # for each sequence, outside the passes of networks
         self._sunk_s = 0.0
-        self._started_s = self._read_s = 0.0
+        self._started_s = 0.0
         self._promise = Promise()
         self._habits = Habits(_depth(self._network), accepted)
         self._pending: dict[int, Choice] = {}
@@ -232,7 +232,8 @@ class Controller:
             return
         num_tokens = sum(len(part.token_ids) for part in rows)
         if is_alone and self._sunk_s:
-            switch, seconds = self._switch, self._clock() - self._started_s - self._read_s
+            switch = self._switch
+            seconds = self._clock() - self._started_s - switch.read_s
             self._promise.learn(num_tokens, switch.promise * seconds, is_trial=not switch.is_on)
         elif is_alone:
             self._learn_gain(num_tokens, num_rows)
@@ -307,8 +308,6 @@ class Controller:
             prospects, self._costs, shape, before, context=self._context, rounds=rounds, kept=kept
         )
         self._since_asked = 0
-        lag = sum(prospect.lag for prospect in prospects)
-        self._read_s = self._costs.read_seconds(shape.name, lag)
         known = {
             "prospects": prospects,
             "network": shape,
@@ -365,8 +364,8 @@ class Controller:
     ) -> None:
         if isinstance(network, Stepwise):
             # What it had to read first says nothing of a step.
-            if network.num_steps and self._read_s < seconds / 2:
-                each_s = (seconds - self._read_s) / network.num_steps
+            if network.num_steps and self._switch.read_s < seconds / 2:
+                each_s = (seconds - self._switch.read_s) / network.num_steps
                 self._costs.add_draft(network.type_name, len(tasks), each_s)
         else:
             num_rows = len(tasks) * (1 + self._switch.depth)

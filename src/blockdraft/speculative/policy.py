@@ -81,6 +81,7 @@ class Switch:
         patience: Rounds after which it is tried again while it is off.
         depth: Drafts in a row that are worth making.
         promise: Tokens per second that it is expected to give, what it has to read first aside.
+        read_s: Seconds that reading that takes.
     """
 
     runs: bool = True
@@ -89,6 +90,7 @@ class Switch:
     patience: int = _FIRST_PATIENCE
     depth: int = 1
     promise: float = field(default=0.0, compare=False)
+    read_s: float = field(default=0.0, compare=False)
 
     @property
     def is_hopeless(self) -> bool:
@@ -149,12 +151,12 @@ def next_switch(
     with_it = kept * tokens / (seconds + read_s / max(min(_AMORTIZED, rounds_left), 1))
     promise = tokens / seconds
     if with_it >= without * (_STAYS if switch.is_on else _STARTS):
-        return Switch(depth=depth, promise=promise)
+        return Switch(depth=depth, promise=promise, read_s=read_s)
     lost_rounds = (seconds + read_s - tokens / without) * without / num_sequences
     wait = min(max(switch.patience, lost_rounds / _TRIAL_SHARE), _MOST_ROUNDS_UNTRIED)
     if switch.rounds_off >= wait:
         patience = min(2 * switch.patience, _MOST_PATIENCE)
-        return Switch(runs=True, is_on=False, patience=patience, depth=depth, promise=promise)
+        return Switch(True, False, patience=patience, depth=depth, promise=promise, read_s=read_s)
     rounds_off = switch.rounds_off + rounds
     return replace(switch, runs=False, is_on=False, rounds_off=rounds_off, depth=depth)
 

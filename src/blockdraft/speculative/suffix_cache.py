@@ -52,6 +52,18 @@ class Vocabulary(NamedTuple):
     size: int
     sha256: str
 
+    def check(self, path: Path, found: "Vocabulary") -> None:
+        """Refuse a file of answers in another vocabulary than this one, the model's.
+
+        Raises:
+            ConfigError: It is another one.
+        """
+        if found != self:
+            raise ConfigError(
+                f"{path}: has answers in a vocabulary of {found.size} tokens ({found.sha256[:8]});"
+                f" the model's has {self.size} ({self.sha256[:8]})"
+            )
+
 
 class SuffixCache:
     """The latest answers, at most `MAX_CACHE_TOKENS` tokens; older ones are dropped whole.
@@ -159,11 +171,7 @@ def _parse(path: Path, data: bytes, vocabulary: Vocabulary) -> list[NDArray[np.i
     if found != checksum:
         raise FileFormatError(f"{path}: is damaged: its checksum is {found}, not {checksum}")
     sha256 = data[first : first + _DIGEST_SIZE].hex()
-    if (size, sha256) != vocabulary:
-        raise ConfigError(
-            f"{path}: has answers in a vocabulary of {size} tokens ({sha256[:8]}); the model's has"
-            f" {vocabulary.size} ({vocabulary.sha256[:8]})"
-        )
+    vocabulary.check(path, Vocabulary(size, sha256))
     lengths = np.frombuffer(data, "<u4", num_answers, first + _DIGEST_SIZE).astype(np.int64)
     tokens = np.frombuffer(data, "<i4", num_tokens, len(data) - 4 * num_tokens).astype(np.int32)
     if lengths.sum() != num_tokens or not np.all((tokens >= 0) & (tokens < size)):

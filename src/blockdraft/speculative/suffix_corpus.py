@@ -114,11 +114,7 @@ def _check(path: Path, data: mmap.mmap, vocabulary: Vocabulary) -> int:
     if found != checksum:
         raise FileFormatError(f"{path}: is damaged: its checksum is {found}, not {checksum}")
     sha256 = data[_HEADER.size : _FIRST].hex()
-    if (vocab_size, sha256) != vocabulary:
-        raise ConfigError(
-            f"{path}: has answers in a vocabulary of {vocab_size} tokens ({sha256[:8]}); the"
-            f" model's has {vocabulary.size} ({vocabulary.sha256[:8]})"
-        )
+    vocabulary.check(path, Vocabulary(vocab_size, sha256))
     return int(num_tokens)
 
 

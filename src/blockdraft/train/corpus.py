@@ -29,7 +29,7 @@ from blockdraft.train.answers import (
 from blockdraft.train.corpus_writer import CorpusWriter
 from blockdraft.train.prompts import PromptFile, read_prompts
 from blockdraft.train.selection import LEAK_WORDS, Selection, plan_prompts
-from blockdraft.train.shard_files import token_dtype
+from blockdraft.train.shard_files import file_sha256, token_dtype
 from blockdraft.weights.gguf import GGUFFile
 
 __all__ = ["CorpusConfig", "Needs", "make_corpus"]
@@ -158,10 +158,8 @@ def make_corpus(
 
 
 def _describe_target(model: Path, config: ModelConfig) -> dict[str, Any]:
-    with model.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
-        "sha256": digest,
+        "sha256": file_sha256(model),
         "architecture": config.architecture,
         "name": config.name,
         "vocab_size": config.vocab_size,

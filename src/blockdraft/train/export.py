@@ -23,7 +23,6 @@ from blockdraft.train.provenance import (
     describe_run,
     describe_software,
     describe_target,
-    file_sha256,
 )
 from blockdraft.train.run_folder import (
     CHECKPOINT,
@@ -32,6 +31,7 @@ from blockdraft.train.run_folder import (
     last_evaluation,
     read_metrics,
 )
+from blockdraft.train.shard_files import file_sha256
 from blockdraft.train.shards import Corpus
 from blockdraft.weights.drafter import DrafterFile, check_fits, check_tokens
 from blockdraft.weights.drafter_prior import add_accepted

@@ -4,7 +4,6 @@ Everything is read from what the other steps have written; no path of this machi
 the commands that a person typed. Knows no weights.
 """
 
-import hashlib
 import json
 import platform
 from collections import Counter
@@ -21,6 +20,7 @@ from blockdraft.hub import NAMED_MODELS, verified_sha256
 from blockdraft.train.checkpoint import Checkpoint
 from blockdraft.train.prepare import fingerprint
 from blockdraft.train.prompts import read_prompts
+from blockdraft.train.shard_files import file_sha256
 from blockdraft.train.shards import Corpus
 from blockdraft.weights.gguf import GGUFFile
 from blockdraft.weights.names import read_model_config
@@ -32,7 +32,6 @@ __all__ = [
     "describe_run",
     "describe_software",
     "describe_target",
-    "file_sha256",
 ]
 
 _LICENCE = "general.license"
@@ -40,12 +39,6 @@ _EVALUATION_KEYS = (
     *("overall", "categories", "skipped", "block_size", "max_tokens", "drafter_sha256"),
     *("machine", "isa", "command"),
 )
-
-
-def file_sha256(path: Path) -> str:
-    """Checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_target(file: GGUFFile) -> dict[str, Any]:

@@ -13,6 +13,7 @@ A shard is whole or absent, since it gets its name when it is complete. The shar
 the counts of the manifest follow them. Knows no model and no text.
 """
 
+import hashlib
 import json
 import zipfile
 import zlib
@@ -31,6 +32,7 @@ __all__ = [
     "FORMAT_VERSION",
     "CorpusSequence",
     "Shard",
+    "file_sha256",
     "has_manifest",
     "read_manifest",
     "read_shard",
@@ -208,3 +210,9 @@ def read_shard(path: Path, vocab_size: int) -> Shard:
             about = f"{sequence.prompt_length} of {len(sequence.token_ids)} tokens are its prompt"
             raise FileFormatError(f"{path}, {sequence.prompt_id}: {about}")
     return shard
+
+
+def file_sha256(path: Path) -> str:
+    """Checksum of a file, as a manifest has its target's."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 from blockdraft.errors import ConfigError
-from blockdraft.train.shard_files import CorpusSequence, read_manifest, read_shard, shard_paths
+from blockdraft.train.shard_files import (
+    CorpusSequence,
+    file_sha256,
+    read_manifest,
+    read_shard,
+    shard_paths,
+)
 
 __all__ = ["Corpus", "CorpusSequence", "check_target"]
 
@@ -91,8 +97,7 @@ def check_target(corpus: Corpus, folder: Path, target: Path) -> None:
     Raises:
         ConfigError: It was written by another one.
     """
-    with target.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_sha256(target)
     if found != corpus.target_sha256:
         raise ConfigError(
             f"the corpus {folder} was written by the model {corpus.target_sha256[:12]},"
